@@ -12,7 +12,6 @@ import jax
 import jax.tree_util as jtu
 
 JITTED = type(jax.jit(lambda: None))
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, type, types.CodeType)
 
 
 def has_function(node: Any) -> bool:
@@ -34,10 +33,7 @@ def named(fn: Any) -> Any:
 
 
 def contents(fn: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yield the kind, name and value of everything that a callable holds directly.
-
-    Global numbers and text are left out.
-    """
+    """Yield the kind, name and value of everything that a callable holds directly."""
     if isinstance(fn, ft.partial):
         for i, value in enumerate(fn.args):
             yield "partial argument", str(i), value
@@ -88,11 +84,8 @@ def defaults(fn: types.FunctionType) -> dict[str, Any]:
 
 def _globals(fn: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
     for name in code_names(fn.__code__):
-        value = fn.__globals__.get(name)
-        if isinstance(value, _PLAIN) or _is_library_function(value):
-            continue
-        if name in global_names(fn.__code__):  # expensive, so tested last
-            yield "global", name, value
+        if name in fn.__globals__ and name in global_names(fn.__code__):
+            yield "global", name, fn.__globals__[name]
 
 
 @ft.lru_cache(1024)
@@ -109,22 +102,6 @@ def global_names(code: types.CodeType) -> frozenset[str]:
     loads = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
     read = [i.argval for i in dis.get_instructions(code) if i.opname in loads]
     return frozenset(read).union(*map(global_names, inner))
-
-
-def _is_library_function(value: Any) -> bool:
-    """Return whether a value is a function of an installed package that holds nothing.
-
-    A function that a package makes of a user's function (`jax.vmap(f)`) has a closure,
-    or `f` as `__wrapped__`.
-    """
-    while value is not None:
-        if isinstance(value, types.FunctionType):
-            if value.__closure__ or not is_library(value.__code__.co_filename):
-                return False
-        elif not isinstance(value, (types.BuiltinFunctionType, JITTED)):
-            return False
-        value = getattr(value, "__wrapped__", None)
-    return True
 
 
 _PLACES = (

@@ -54,22 +54,18 @@ def check_distinct(function: str, kind: str, paths: Sequence[str]) -> None:
     """Raise a `ValueError` if two axes, outputs or reducers have the same path."""
     if len(set(paths)) < len(paths):
         twice = min(path for path in paths if paths.count(path) > 1)
-        raise value_error(
-            function,
-            f"two {kind} have the path `{twice}`.",
-            "Rename one of the dict keys (a dot in a key looks like nesting).",
-        )
+        wrong = f"two {kind} have the path `{twice}`."
+        cure = "Rename one of the dict keys (a dot in a key looks like nesting)."
+        raise value_error(function, wrong, cure)
 
 
 def check_name(function: str, argument: str, name: Any) -> None:
     """Raise a `ValueError` unless `name` is a non-empty string without a dot."""
     if not isinstance(name, str) or not name or "." in name:
-        raise value_error(
-            function,
-            f"`{argument}` has the name {describe_value(name)}.",
-            "A name is a non-empty string without a dot (dots join the names of a "
-            "path). Rename it.",
-        )
+        wrong = f"`{argument}` has the name {describe_value(name)}."
+        cure = "A name is a non-empty string without a dot (dots join the names of a "
+        cure += "path). Rename it."
+        raise value_error(function, wrong, cure)
 
 
 def check_is(function: str, argument: str, value: object, kind: Any, cure: str) -> None:
@@ -103,11 +99,9 @@ def check_choice(
     """Raise a `ValueError` unless `value` is one of the strings `choices`."""
     choices = tuple(choices)
     if not isinstance(value, str) or value not in choices:
-        raise value_error(
-            function,
-            f"`{argument}` is {describe_value(value)}.",
-            nearest(value, choices),
-        )
+        wrong = f"`{argument}` is {describe_value(value)}."
+        cure = nearest(value, choices)
+        raise value_error(function, wrong, cure)
 
 
 def check_bool(function: str, argument: str, value: object) -> None:
@@ -121,12 +115,10 @@ def check_unmasked(function: str, argument: str, value: Any) -> None:
     """Raise a `ValueError` for a masked array, or a list with one, as JAX does."""
     items = value if isinstance(value, list | tuple) else [value]
     if any(isinstance(x, np.ma.MaskedArray) for x in items):
-        raise value_error(
-            function,
-            f"`{argument}` is a masked array, or contains one; JAX has no masks.",
-            "Fill it, `array.filled(number)`, or give the entries that are not masked, "
-            "`array.compressed()`.",
-        )
+        wrong = f"`{argument}` is a masked array, or contains one; JAX has no masks."
+        cure = "Fill it, `array.filled(number)`, or give the entries that are not "
+        cure += "masked, `array.compressed()`."
+        raise value_error(function, wrong, cure)
 
 
 def check_integers(function: str, value: Any, subject: str) -> None:

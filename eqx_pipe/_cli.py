@@ -160,8 +160,8 @@ def _verify(
 
     With `mend`, damaged chunks become missing, and do not count.
     """
-    found = [_verified(store, mend) for store in stores]
-    return "\n".join(text for text, _ in found), max(code for _, code in found)
+    results = [_verified(store, mend) for store in stores]
+    return "\n".join(text for text, _ in results), max(code for _, code in results)
 
 
 def _verified(store: Store, mend: bool) -> tuple[str, int]:
@@ -198,11 +198,11 @@ def _repair(stores: Sequence[Store], files: Files) -> tuple[str, int]:
 
 def _train_verify(files: Files) -> tuple[str, int]:
     """Read both checkpoints; return the damage, and 1 if there is any."""
-    found = damage(files)
-    last = f"{files.path_of()}: {len(found)} of 2 checkpoints are damaged"
-    if len(found) == 1:
+    damages = damage(files)
+    last = f"{files.path_of()}: {len(damages)} of 2 checkpoints are damaged"
+    if len(damages) == 1:
         last += ": call the same training again, which continues from the other."
-    return "\n".join([*found, last]), min(1, len(found))
+    return "\n".join([*damages, last]), min(1, len(damages))
 
 
 def _show(options: argparse.Namespace) -> tuple[str, int]:

@@ -355,8 +355,8 @@ def plan_of_program(made: Any, seconds: float, platform: str) -> ProgramPlan:
 
 def _remarks(plan: ProgramPlan) -> Iterator[str]:
     if plan.round_trips:
-        yield f"{plan.round_trips} of {len(plan.loops)} loops of unknown length: a GPU "
-        "asks the host after each step"
+        loops = f"{plan.round_trips} of {len(plan.loops)} loops"
+        yield f"{loops} of unknown length: a GPU asks the host after each step"
     if plan.gathers and plan.platform != "cpu":
         yield f"{plan.gathers} gathers, which a TPU computes slowly"
     if plan.callbacks and plan.platform != "cpu":

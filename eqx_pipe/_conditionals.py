@@ -237,12 +237,11 @@ def _common_dtypes(
                 if ours != theirs
             ]
         if lines:
-            raise structure_error(
-                function,
-                f"the outputs of `{names[0]}` and `{name}` differ: {'; '.join(lines)}.",
-                "Make all branches return the same structure, shapes and dtypes (and "
-                "shardings, on explicit mesh axes).",
-            )
+            wrong = f"the outputs of `{names[0]}` and `{name}` differ: "
+            wrong += f"{'; '.join(lines)}."
+            cure = "Make all branches return the same structure, shapes and dtypes "
+            cure += "(and shardings, on explicit mesh axes)."
+            raise structure_error(function, wrong, cure)
     return dtypes
 
 
@@ -475,6 +474,8 @@ def _batch(
         return out, [0 if b else None for b in out_batched]
 
     masks = _masks(index, len(branches))
+    # What a branch computes from operands that are not batched stays so: a parameter
+    # that is saved for the backward pass would otherwise be copied for each example.
     depends = [depends_on(branch, batched, axis_data.name) for branch in branches]
     results = []
     for mask, branch, out_batched in zip(masks, branches, depends, strict=True):
@@ -483,6 +484,7 @@ def _batch(
     outputs, out_dims = [], []
     for k, owner in enumerate(owners):
         if owner is not None:
+            # Other branches return zeros here, which nobody reads: no select.
             outputs.append(results[owner][k])
             out_dims.append(0 if depends[owner][k] else None)
             continue
@@ -518,20 +520,21 @@ def _run_where(
     """
     # Otherwise a gradient of zeros would be allocated per lane for each unused operand.
     used = used_inputs(branch)
-    given = list(it.compress(operands, used))
+    read = list(it.compress(operands, used))
     # The data of keys: JAX takes a `custom_jvp` to use up every key that it gets.
-    inputs = [mask, *map(as_data, given)]
-    given_batched = list(it.compress(batched, used))
+    inputs = [mask, *map(as_data, read)]
+    read_batched = list(it.compress(batched, used))
     elementwise = is_elementwise(branch)
 
     def plain(mask: Any, *data: Any) -> list[Any]:
-        operands = map(as_keys, data, given)
+        operands = map(as_keys, data, read)
         return list(function(*fill([None] * len(used), used, operands)))
 
     def guarded(mask: Any, *operands: Any) -> list[Any]:
-        return plain(mask, *_guard(mask, operands, given_batched))
+        return plain(mask, *_guard(mask, operands, read_batched))
 
     if may_loop_or_call_back(branch):
+        # The values of other lanes have an effect beside the outputs.
         return _if_any(guarded, *inputs)
 
     # Operands are guarded only in the derivative: primal outputs are selected lane by
@@ -545,6 +548,8 @@ def _run_where(
     def run_jvp(primals: Any, tangents: Any) -> Any:
         moves = [not isinstance(t, SymbolicZero) for t in tangents]
 
+        # The guard is part of what is differentiated, so it holds for derivatives of
+        # any order.
         def moving(*moved: Any) -> list[Any]:
             full = fill(primals, moves, moved)
             return guarded(*full) if elementwise else _if_any(guarded, *full)
@@ -583,6 +588,7 @@ def _guard(
     if mask.shape[0] == 0:
         return list(operands)
     values = list(it.compress(operands, batched))
+    # Without gradients: those of the copies would be added to those of the lane.
     spare = _lanes(_first_lane)(mask, list(map(lax.stop_gradient, values)))
     guarded = [
         lax.select(broadcast_mask(mask, x), x, jnp.broadcast_to(s, x.shape))
@@ -618,6 +624,10 @@ def _masked_operand(
     """Return `x`, or another member's `x` where the mask is batched and all false.
 
     The other member's mask is not all false. A tangent becomes zero instead.
+
+    Zeros for the cotangents of such members alone would not suffice: their values reach
+    the gradients of operands that all members share. A primitive, since it must be free
+    if no `vmap` follows, and must not batch an operand that all members share.
     """
     return masked_operand_p.bind(mask, x, is_tangent=is_tangent)
 
@@ -745,6 +755,8 @@ def _jvp(primals: Any, tangents: Any, *, branches: Any, owners: Any) -> Any:
     inexact = [jnp.issubdtype(aval.dtype, jnp.inexact) for aval in out_avals]
 
     parts = [_linearize(branch, operands, moves, inexact) for branch in branches]
+    # A saved value has its branch as owner: under `vmap` it is not selected, and is not
+    # batched if it does not depend on the example.
     savers = it.chain(*([i] * part.num_saved for i, part in enumerate(parts)))
     forward = _with_all_saved(parts, num_out, operands)
     results = _bind(index, operands, forward, (*owners, *savers))
@@ -789,6 +801,9 @@ def _linearize(
 ) -> _Linearized:
     structure = None
 
+    # The residuals are known only after a trace of the branch: they are the leaves of
+    # the linear map, a pytree. The second trace returns each once, and none that is an
+    # operand.
     def forward(*args: Any) -> Any:
         nonlocal structure
 
@@ -849,30 +864,31 @@ def _transpose(
     cotangents: Any, index: Any, *operands: Any, branches: Any, owners: Any
 ) -> list[Any]:
     linear = [isinstance(x, ad.UndefinedPrimal) for x in operands]
-    known = [x for x, is_linear in zip(operands, linear, strict=True) if not is_linear]
+    is_residual = [not is_linear for is_linear in linear]
+    residuals = list(it.compress(operands, is_residual))
+    # A symbolic zero is no input, so branches do no work for it.
     alive = [type(ct) is not ad.Zero for ct in cotangents]
     cotangents = list(it.compress(cotangents, alive))
-    inputs = [*known, *cotangents]
+    inputs = [*residuals, *cotangents]
     tangents = list(it.compress(operands, linear))
 
     def backward(branch: ClosedJaxpr, *args: Any) -> list[Any]:
-        """Return the cotangents of a branch, for known operands and cotangents."""
+        """Return the cotangents of a branch, for residuals and cotangents."""
         moves = list(it.compress(used_inputs(branch), linear))
         # `linear_transpose` makes zeros for unused operands; they share one array.
         unknown = [x.aval for x in it.compress(tangents, moves)]
 
         def forward(*moving: Any) -> list[Any]:
             primals = fill([None] * len(moves), moves, moving)
-            is_known = [not is_linear for is_linear in linear]
-            full = fill(fill(linear, linear, primals), is_known, args)
+            full = fill(fill(linear, linear, primals), is_residual, args)
             return list(it.compress(as_function(branch)(*full), alive))
 
-        moved, given = (), list(args[len(known) :])
+        moved, cotangents = (), list(args[len(residuals) :])
         if unknown and has_refs(branch):
             # JAX has no `linear_transpose` of references.
-            moved = jax.vjp(forward, *_zeros(unknown))[1](given)
+            moved = jax.vjp(forward, *_zeros(unknown))[1](cotangents)
         elif unknown:
-            moved = jax.linear_transpose(forward, *unknown)(given)
+            moved = jax.linear_transpose(forward, *unknown)(cotangents)
         unmoved = [x.aval for x, m in zip(tangents, moves, strict=True) if not m]
         rest = fill(list(moves), [not m for m in moves], _zeros(unmoved))
         return fill(rest, moves, moved)

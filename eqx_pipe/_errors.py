@@ -124,6 +124,11 @@ def type_error(function: str, wrong: str, cure: str) -> TypeError:
     return TypeError(message(function, wrong, cure))
 
 
+def sweep_error(function: str, wrong: str, cure: str) -> SweepError:
+    """Return a `SweepError` with this `message`."""
+    return SweepError(message(function, wrong, cure))
+
+
 def structure_error(function: str, wrong: str, cure: str) -> StructureError:
     """Return a `StructureError` with this `message`."""
     return StructureError(message(function, wrong, cure))
@@ -173,8 +178,8 @@ def hint(name: str, known: Iterable[str], modules: Iterable[Any]) -> str:
         if name in dir(module):
             return f"Did you mean `{module.__name__}.{name}`?"
     plain = name.replace("_", "").lower()
-    found = (text for names, text in _OTHER_NAMES.items() if plain in names.split())
-    return next(found, None) or nearest(name, known)
+    texts = (text for names, text in _OTHER_NAMES.items() if plain in names.split())
+    return next(texts, None) or nearest(name, known)
 
 
 def quoted(names: Iterable[object]) -> str:

@@ -10,19 +10,15 @@ def as_path(function: str, path: object, argument: str = "path") -> Path:
     """Return the absolute path; raise unless it is a path on this machine."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(text, str):
-        raise type_error(
-            function,
-            f"`{argument}` is {describe_value(path)}.",
-            "Give a path as a text or a `pathlib.Path`.",
-        )
+        wrong = f"`{argument}` is {describe_value(path)}."
+        cure = "Give a path as a text or a `pathlib.Path`."
+        raise type_error(function, wrong, cure)
     # A URL would become a folder named `s3:` in the current folder.
     if "://" in text or "\0" in text or not text:
-        raise value_error(
-            function,
-            f"`{argument}` is {describe_value(text)}.",
-            "Give a path on a disk, also a shared one; finished files can be copied to "
-            "other places.",
-        )
+        wrong = f"`{argument}` is {describe_value(text)}."
+        cure = "Give a path on a disk, also a shared one; finished files can be copied "
+        cure += "to other places."
+        raise value_error(function, wrong, cure)
     try:
         path = Path(os.path.expanduser(text)).absolute()
         if ".." in path.parts:

@@ -46,9 +46,9 @@ def program(
         # Not kept if it may change, or if a static field has no hash.
         with contextlib.suppress(Unsure, TypeError):
             key, guard = ("module", function, options, static), seen_by(static.rest)
-            was, known = PROGRAMS.get(key) or (None, compiled)
+            was, before = PROGRAMS.get(key) or (None, compiled)
             if was == guard:
-                compiled = known
+                compiled = before
             else:
                 PROGRAMS.put(key, (guard, compiled))
         programs[function, options] = compiled

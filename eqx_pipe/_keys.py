@@ -52,12 +52,10 @@ def check_names_draw_apart(function: str, names: Iterable[str]) -> None:
     for name in names:
         other = names_by_number.setdefault(_number(name), name)
         if other != name:
-            raise value_error(
-                function,
-                f"the names {other!r} and {name!r} have the same CRC-32, so both would "
-                "draw the same random numbers.",
-                "Rename one of them.",
-            )
+            wrong = f"the names {other!r} and {name!r} have the same CRC-32, so both "
+            wrong += "would draw the same random numbers."
+            cure = "Rename one of them."
+            raise value_error(function, wrong, cure)
 
 
 def parameters(fn: Any) -> Mapping[str, inspect.Parameter]:
@@ -120,13 +118,13 @@ _rules: WeakCache[tuple[bool, bool]] = WeakCache()
 
 def keyword_rule(fn: Any, name: str) -> tuple[bool, bool]:
     """Return whether a function takes an argument by name, and has a default for it."""
-    known = parameters(fn)
-    if name not in list(known)[1:]:  # the first is the input, under any name
+    named = parameters(fn)
+    if name not in list(named)[1:]:  # the first is the input, under any name
         return False, False
     bound = isinstance(fn, ft.partial) and name in fn.keywords
-    if bound or known[name].kind is inspect.Parameter.POSITIONAL_ONLY:
+    if bound or named[name].kind is inspect.Parameter.POSITIONAL_ONLY:
         return False, False
-    default = known[name].default
+    default = named[name].default
     return True, default is not inspect.Parameter.empty and default is not None
 
 
@@ -146,11 +144,9 @@ def check_key(function: str, key: Any, *, required: bool = False) -> None:
         "keyword arguments too, one to each example: `jax.vmap(pipe)(xs, "
         "key=jax.random.split(key, len(xs)))`."
     )
-    raise type_error(
-        function,
-        f"`key` is {describe_value(key)}, which is not a single PRNG key.",
-        "Give one made by `jax.random.key(seed)`." + (several if is_array else ""),
-    )
+    wrong = f"`key` is {describe_value(key)}, which is not a single PRNG key."
+    cure = "Give one made by `jax.random.key(seed)`." + (several if is_array else "")
+    raise type_error(function, wrong, cure)
 
 
 def check_mapped_key(function: str, key: Any, *, required: bool = False) -> Key | None:

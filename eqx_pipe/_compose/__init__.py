@@ -8,7 +8,6 @@ from .cond import switch as switch
 from .entries import at as at
 from .entries import feed as feed
 from .graph import graph as graph
-from .loops import Policy as Policy
 from .loops import Repeat as Repeat
 from .loops import batched as batched
 from .loops import check_output as check_output

@@ -96,12 +96,10 @@ def chain(*stages: StageLike, broadcast: Broadcast = (), **named: StageLike) -> 
     """
     broadcast = read_broadcast("chain", broadcast)
     if stages and named:
-        raise type_error(
-            "chain",
-            f"mixes {len(stages)} positional stage{'s' * (len(stages) != 1)} with "
-            f"named stages ({quoted(named)}).",
-            "Give all stages by position, or all by name.",
-        )
+        wrong = f"mixes {len(stages)} positional stage{'s' * (len(stages) != 1)} with "
+        wrong += f"named stages ({quoted(named)})."
+        cure = "Give all stages by position, or all by name."
+        raise type_error("chain", wrong, cure)
     names = read_names("chain", "named", named) if named else None
     labelled = named or {f"stages[{i}]": stage for i, stage in enumerate(stages)}
     read = tuple(as_stage("chain", n, s) for n, s in labelled.items())

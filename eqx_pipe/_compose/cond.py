@@ -36,6 +36,21 @@ def branch_of(scope: Scope, segment: Segment, stage: AnyStage) -> Branch:
     return run
 
 
+def run_chosen(
+    function: str,
+    scope: Scope,
+    index: Array,
+    stages: Mapping[Any, AnyStage],
+    x: PyTree,
+    state: MaybeState,
+) -> Output:
+    """Run the stage at an index, of several stages by their path segments."""
+    varying, x = varying_as(index, (tuple(stages.values()), x))
+    branches = [branch_of(scope, s, f) for s, f in zip(stages, varying, strict=True)]
+    paths = [join_path(scope.path, segment) for segment in stages]
+    return choose(function, paths, index, branches, x, state)
+
+
 def run_predicate(
     function: str,
     scope: Scope,
@@ -62,12 +77,10 @@ def run_predicate(
     is_open = as_arrays(value)
     one = eqx.is_array(is_open) and is_open.shape == ()
     if not one or is_open.dtype != jnp.bool_:
-        raise value_error(
-            function,
-            f"`{path}` returned {tree_text(value)}, not a single bool.",
-            "Compare, or reduce with `jnp.any` or `jnp.all`, so that it returns "
-            "bool[]. For one decision per example wrap the stage in `batched`.",
-        )
+        wrong = f"`{path}` returned {tree_text(value)}, not a single bool."
+        cure = "Compare, or reduce with `jnp.any` or `jnp.all`, so that it returns "
+        cure += "bool[]. For one decision per example wrap the stage in `batched`."
+        raise value_error(function, wrong, cure)
     if group and scope.record is not None:
         scope.record.add(path, is_open)
     return is_open, state
@@ -85,15 +98,8 @@ class Cond(Composite):
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         pred, state = run_predicate("cond", scope, "pred", self.pred, x, state)
-        otherwise, then, x = varying_as(pred, (self.otherwise, self.then, x))
-        return choose(
-            "cond",
-            [join_path(scope.path, name) for name in ("otherwise", "then")],
-            pred,
-            [branch_of(scope, "otherwise", otherwise), branch_of(scope, "then", then)],
-            x,
-            state,
-        )
+        stages = {"otherwise": self.otherwise, "then": self.then}
+        return run_chosen("cond", scope, pred, stages, x, state)
 
 
 def cond(pred: StageLike, then: StageLike, otherwise: StageLike = identity) -> Cond:
@@ -149,17 +155,8 @@ class Switch(Container):
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         value, state = scope.silent().enter("selector", self.selector, x, state=state)
-        index = self._index(value)
-        stages, x = varying_as(index, (self.stages, x))
-        segments = [segment for segment, _ in keyed(self)]
-        return choose(
-            "switch",
-            [join_path(scope.path, segment) for segment in segments],
-            index,
-            [branch_of(scope, s, f) for s, f in zip(segments, stages, strict=True)],
-            x,
-            state,
-        )
+        stages = dict(keyed(self))
+        return run_chosen("switch", scope, self._index(value), stages, x, state)
 
     def _index(self, value: PyTree) -> Int[Array, ""]:
         """Return the selector's index, checked and as an int32 scalar."""
@@ -169,13 +166,11 @@ class Switch(Container):
         index = as_arrays(value)
         one = eqx.is_array(index) and index.shape == ()
         if not one or not jnp.issubdtype(index.dtype, jnp.integer):
-            raise value_error(
-                "switch",
-                f"`selector` returned {tree_text(value)}, not a single integer.",
-                f"Return an int32[] from 0 to {last} (`jnp.argmax` returns one); for a "
-                "bool use `cond`. For one choice per example wrap the stage in "
-                "`batched`.",
-            )
+            wrong = f"`selector` returned {tree_text(value)}, not a single integer."
+            cure = f"Return an int32[] from 0 to {last} (`jnp.argmax` returns one); "
+            cure += "for a bool use `cond`. For one choice per example wrap the stage "
+            cure += "in `batched`."
+            raise value_error("switch", wrong, cure)
         if jnp.iinfo(index.dtype).max > jnp.iinfo(jnp.int32).max:
             index = jnp.clip(index, 0, last)  # before the cast, which would wrap
         return index.astype(jnp.int32)
@@ -231,8 +226,9 @@ class Gated(Container):
     merge: Merge
 
     def children(self) -> Mapping[str, AnyStage]:
-        gates = zip(map(_gate_path, self.keys()), self.gates, strict=True)
-        return {**super().children(), **dict(gates), **self.merge.children()}
+        pairs = zip(self.keys(), self.gates, strict=True)
+        gates = {f"gates.{key}": gate for key, gate in pairs}
+        return {**super().children(), **gates, **self.merge.children()}
 
     def settings(self) -> dict[str, Any]:
         return self.merge.settings()
@@ -266,10 +262,6 @@ class Gated(Container):
         if self.merge.name in ("max", "min", "prod"):
             y = jtu.tree_map(lambda v: jnp.where(count == 0, jnp.zeros_like(v), v), y)
         return y, state
-
-
-def _gate_path(segment: Segment) -> str:
-    return f"gates.{segment}"
 
 
 def _absent(merge: str | None, leaf: PyTree) -> PyTree:
@@ -352,11 +344,9 @@ def _read_gates(gates: Gates, names: Names, size: int) -> tuple[AnyStage, ...]:
     keys = (names or range(size)) if gate_names else range(size)
     gate_keys = gate_names or range(len(read))
     if set(keys) != set(gate_keys):
-        raise value_error(
-            "gated",
-            f"the stages are {quoted(keys)}, but the gates are {quoted(gate_keys)}.",
-            "Give one gate per stage: both by position, or both in a mapping, with a "
-            "gate for each name. `lambda x: True` is always open.",
-        )
+        wrong = f"the stages are {quoted(keys)}, but the gates are {quoted(gate_keys)}."
+        cure = "Give one gate per stage: both by position, or both in a mapping, with "
+        cure += "a gate for each name. `lambda x: True` is always open."
+        raise value_error("gated", wrong, cure)
     by_key = dict(zip(gate_keys, read, strict=True))
     return tuple(by_key[key] for key in keys)

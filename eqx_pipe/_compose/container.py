@@ -61,12 +61,10 @@ def read_stages(
     """
     named = next((s for s in stages if isinstance(s, Mapping)), None)
     if named is not None and len(stages) > 1:
-        raise type_error(
-            function,
-            f"`{argument}` mixes a mapping (names {quoted(named)}) with "
-            f"{len(stages) - 1} more by position.",
-            "Give all by position, or all in one mapping.",
-        )
+        wrong = f"`{argument}` mixes a mapping (names {quoted(named)}) with "
+        wrong += f"{len(stages) - 1} more by position."
+        cure = "Give all by position, or all in one mapping."
+        raise type_error(function, wrong, cure)
     if not named:
         listed = stages if named is None else ()
         return None, read_list(function, listed, argument, cure)
@@ -136,54 +134,47 @@ class Container(Composite):
         """Return a stage by position or path; for a slice, the same combinator."""
         if isinstance(item, slice):
             return self._checked_slice(item)
-        size, position = len(self), None
         if isinstance(item, str):
-            error, position = KeyError, self._position(item)
-            if position is None and "." in item:
-                try:
-                    return stage_at(self, item)
-                except ValueError as wrong:
-                    raise KeyError(str(wrong)) from None
-        elif is_integer(item):
-            error, at = IndexError, operator.index(item)
-            position = at % size if -size <= at < size else None
-        else:
-            raise type_error(
-                _name_of(self),
-                f"the index is {describe_value(item)}.",
-                "Give an integer, a slice, or a name if the stages have names.",
-            )
-        if position is None:
+            return self._by_path(item)
+        if not is_integer(item):
+            wrong = f"the index is {describe_value(item)}."
+            cure = "Give an integer, a slice, or a name if the stages have names."
+            raise type_error(_name_of(self), wrong, cure)
+        size, position = len(self), operator.index(item)
+        if not -size <= position < size:
             stages = f"{size} stage{'s' * (size != 1)}"
-            wrong = f"there is no stage `{item}`."
-            if error is IndexError:
-                wrong = f"index {item} is out of range for {stages}."
-            raise error(message(_name_of(self), wrong, self._known(item)))
-        return self.pick(position)
+            wrong = f"index {item} is out of range for {stages}."
+            raise IndexError(message(_name_of(self), wrong, self._range()))
+        return self.pick(position % size)
 
     def _checked_slice(self: _Own, part: slice) -> _Own:
         if self.fewest is None:
             cure = "Build a new one of the stages that you want."
             raise value_error(_name_of(self), "it has no slices.", cure)
         if len(range(len(self))[part]) < self.fewest:
-            raise value_error(
-                _name_of(self),
-                f"{part} selects none of its {len(self)} stages.",
-                f"It needs at least {self.fewest}.",
-            )
+            wrong = f"{part} selects none of its {len(self)} stages."
+            cure = f"It needs at least {self.fewest}."
+            raise value_error(_name_of(self), wrong, cure)
         return self.sliced(part)
 
-    def _position(self, name: str) -> int | None:
-        """Return the position of a named stage; paths write positions as names."""
-        known = tuple(map(str, self.keys()))
-        return known.index(name) if name in known else None
+    def _by_path(self, path: str) -> AnyStage:
+        """Return the stage at a path, in which positions are names, too."""
+        names = list(map(str, self.keys()))
+        if path in names:
+            return self.pick(names.index(path))
+        if "." in path:
+            try:
+                return stage_at(self, path)
+            except ValueError as wrong:
+                raise KeyError(str(wrong)) from None
+        cure = nearest(path, self.names) if self.names else self._range()
+        wrong = f"there is no stage `{path}`."
+        raise KeyError(message(_name_of(self), wrong, cure))
 
-    def _known(self, item: object) -> str:
-        """Return the cure for an item that is not among the stages."""
+    def _range(self) -> str:
+        """Return the cure for an index that is out of range."""
         if not len(self):
             return "There are none."
-        if self.names is not None and isinstance(item, str):
-            return nearest(item, self.names)
         return f"Give an integer from {-len(self)} to {len(self) - 1}."
 
 

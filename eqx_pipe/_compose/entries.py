@@ -33,11 +33,9 @@ class At(Composite):
             eqx.tree_at(select, x, replace_fn=parts.append, is_leaf=is_none)
         except Exception as error:
             path = ".".join(map(str, self.where))
-            raise structure_error(
-                "at",
-                f"the input{scope.where} has no entry `{path}`.",
-                nearest(path, [name for name, _ in leaves_with_names(x)]),
-            ) from error
+            wrong = f"the input{scope.where} has no entry `{path}`."
+            cure = nearest(path, [name for name, _ in leaves_with_names(x)])
+            raise structure_error("at", wrong, cure) from error
         y, state = scope.enter("stage", self.stage, parts[0], state=state)
         return eqx.tree_at(select, x, y, is_leaf=is_none), state
 
@@ -114,14 +112,12 @@ def carried_entry(
     look_up(function, broadcast, x, scope, others=("x",))
     others = [name for name in x if name not in broadcast]
     if len(others) != 1:
-        raise structure_error(
-            function,
-            f"the input{scope.where} has the entries {quoted(x)}, of which "
-            f"{quoted(broadcast)} are broadcast and {len(others)} are left.",
-            "Leave one, which the output of each stage replaces, and add the others to "
-            "`broadcast`. Several values to replace may be a tuple or dict in one "
-            "entry.",
-        )
+        wrong = f"the input{scope.where} has the entries {quoted(x)}, of which "
+        wrong += f"{quoted(broadcast)} are broadcast and {len(others)} are left."
+        cure = "Leave one, which the output of each stage replaces, and add the others "
+        cure += "to `broadcast`. Several values to replace may be a tuple or dict in "
+        cure += "one entry."
+        raise structure_error(function, wrong, cure)
     (name,) = others
     return x[name], lambda y: {**x, name: y}
 
@@ -141,28 +137,22 @@ def look_up(
     """
     names = tuple(names)
     if not isinstance(x, Mapping):
-        raise structure_error(
-            function,
-            f"the input{scope.where} is {describe_value(x)}.",
-            f"Give a dict of the inputs by name: {_example((*names, *others))}.",
-        )
+        wrong = f"the input{scope.where} is {describe_value(x)}."
+        cure = f"Give a dict of the inputs by name: {_example((*names, *others))}."
+        raise structure_error(function, wrong, cure)
     missing = [name for name in names if name not in x]
     if missing:
-        raise structure_error(
-            function,
-            f"the input{scope.where} has no entry {quoted(missing)}.",
-            nearest(missing[0], x),
-        )
+        wrong = f"the input{scope.where} has no entry {quoted(missing)}."
+        cure = nearest(missing[0], x)
+        raise structure_error(function, wrong, cure)
     extra = [name for name in x if name not in names]
     if exact and extra:
         only = ", ".join(f'{name}="{name}"' for name in names)
-        raise structure_error(
-            function,
-            f"the input{scope.where} has the entry {quoted(extra)}, which the "
-            f"{function} does not take.",
-            f"{nearest(extra[0], names)} Pass only these: "
-            f"`eqx_pipe.feed({function}, {only})`.",
-        )
+        wrong = f"the input{scope.where} has the entry {quoted(extra)}, which the "
+        wrong += f"{function} does not take."
+        cure = f"{nearest(extra[0], names)} Pass only these: "
+        cure += f"`eqx_pipe.feed({function}, {only})`."
+        raise structure_error(function, wrong, cure)
     return {name: x[name] for name in names}
 
 

@@ -147,11 +147,11 @@ def graph(
         >>> block({"x": jnp.ones((3, 4)), "mask": jnp.tri(3, dtype=bool)}).shape
         (3, 4)
     """
-    known = read_inputs(nodes, inputs)
-    read, keywords = read_edges(tuple(nodes), edges, known or ())
-    sink_keys, wanted = read_sink(tuple(nodes), sink, known or ())
-    names = order(read)
-    check_alive(read, (wanted,) if isinstance(wanted, str) else wanted, known or ())
+    input_names = read_inputs(nodes, inputs)
+    read, keywords = read_edges(tuple(nodes), edges, input_names or ())
+    sink_keys, wanted = read_sink(tuple(nodes), sink, input_names or ())
+    names, sinks = order(read), (wanted,) if isinstance(wanted, str) else wanted
+    check_alive(read, sinks, input_names or ())
     return Graph(
         tuple(
             _read_stage(name, nodes[name], read[name], keywords.get(name, ()))
@@ -162,7 +162,7 @@ def graph(
         tuple(keywords.get(name, ()) for name in names),
         wanted,
         sink_keys,
-        known,
+        input_names,
     )
 
 
@@ -222,12 +222,10 @@ def read_edges(
     _check_known("edges", listed, names)
     missing = [name for name in names if name not in listed]
     if missing:
-        raise value_error(
-            "graph",
-            f"no edges for {quoted(missing)}.",
-            f'List the predecessors of every node, as in `edges={{"{missing[0]}": '
-            "[]}`; `[]` means the graph's input.",
-        )
+        wrong = f"no edges for {quoted(missing)}."
+        cure = f'List the predecessors of every node, as in `edges={{"{missing[0]}": '
+        cure += "[]}`; `[]` means the graph's input."
+        raise value_error("graph", wrong, cure)
     predecessors, keywords = {}, {}
     for name in names:
         before, argument = listed[name], f'edges["{name}"]'
@@ -263,11 +261,10 @@ def _check_known(
 ) -> None:
     for name in names:
         if name not in known:
-            raise value_error(
-                "graph",
-                f"`{argument}` contains {describe_value(name)}, which is not a node.",
-                nearest(name, known),
-            )
+            wrong = f"`{argument}` contains {describe_value(name)}, which is not a "
+            wrong += "node."
+            cure = nearest(name, known)
+            raise value_error("graph", wrong, cure)
 
 
 def order(edges: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -280,12 +277,10 @@ def order(edges: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     try:
         graphlib.TopologicalSorter(inner).prepare()
     except graphlib.CycleError as error:
-        raise value_error(
-            "graph",
-            f"the edges form a cycle: {' -> '.join(error.args[1])}.",
-            "Remove one of these arrows; for a loop use `repeat`, or "
-            "`jax.lax.scan` round a stage.",
-        ) from None
+        wrong = f"the edges form a cycle: {' -> '.join(error.args[1])}."
+        cure = "Remove one of these arrows; for a loop use `repeat`, or `jax.lax.scan` "
+        cure += "round a stage."
+        raise value_error("graph", wrong, cure) from None
     done: dict[str, None] = {}
     while len(done) < len(inner):
         left = (name for name in inner if name not in done)
@@ -308,10 +303,8 @@ def check_alive(
     named = () if INPUT in alive else inputs
     dead = sorted(name for name in [*edges, *named] if name not in alive)
     if dead:
-        raise value_error(
-            "graph",
-            f"{quoted(dead)} {'does' if len(dead) == 1 else 'do'} not contribute to "
-            "the sink.",
-            "Remove such nodes and inputs, connect them, or add them to `sink`. To "
-            'drop entries of a larger dict, use `eqx_pipe.feed(graph, x="x")`.',
-        )
+        wrong = f"{quoted(dead)} {'does' if len(dead) == 1 else 'do'} not contribute "
+        wrong += "to the sink."
+        cure = "Remove such nodes and inputs, connect them, or add them to `sink`. To "
+        cure += 'drop entries of a larger dict, use `eqx_pipe.feed(graph, x="x")`.'
+        raise value_error("graph", wrong, cure)

@@ -67,6 +67,7 @@ from .._tree import (
     join_path,
     numpy_as_jax,
     path_name,
+    struct_of,
 )
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
 from .._vmap import leaf_axes, vmap
@@ -145,12 +146,10 @@ def read_stacked(
     if not isinstance(make, list | tuple):
         return _made(function, make, n, key, fewest)
     if n is not None or key is not None:
-        raise type_error(
-            function,
-            f"got {len(make)} stages, and `{'key' if n is None else 'n'}` too.",
-            "Give the stages alone, or a function that makes one from a key, "
-            f"`{function}(make, n, key=key)`.",
-        )
+        wrong = f"got {len(make)} stages, and `{'key' if n is None else 'n'}` too."
+        cure = "Give the stages alone, or a function that makes one from a key, "
+        cure += f"`{function}(make, n, key=key)`."
+        raise type_error(function, wrong, cure)
     stages = read_list(function, make)
     first, *others = map(numpy_as_jax, stages)
     aligned = [
@@ -190,13 +189,11 @@ def _takes_keyword(function: str, make: Any) -> bool:
     is_layer = isinstance(make, eqx.Module) and not hasattr(make, "__wrapped__")
     if not callable(make) or is_layer:
         shown = f"a `{type(make).__name__}`" if is_layer else describe_value(make)
-        raise type_error(
-            function,
-            f"`make` is {shown}.",
-            "Give a function that makes one stage from a key: `lambda key: "
-            "equinox.nn.Linear(3, 3, key=key)`; or a list of stages. To apply one "
-            "layer several times, write `repeat(layer, n, shared=True)`.",
-        )
+        wrong = f"`make` is {shown}."
+        cure = "Give a function that makes one stage from a key: `lambda key: "
+        cure += "equinox.nn.Linear(3, 3, key=key)`; or a list of stages. To apply one "
+        cure += "layer several times, write `repeat(layer, n, shared=True)`."
+        raise type_error(function, wrong, cure)
     key = parameters(make).get("key")
     if key is not None and key.kind is key.KEYWORD_ONLY:  # `partial(Layer, 3, 3)`
         return True
@@ -224,12 +221,11 @@ def align(
         stage = structure.unflatten([_as_first(a, b) for a, b in both])
     lines = differences(first, stage)
     if lines:
-        raise structure_error(
-            function,
-            f"`{other}` and `{argument}` differ: {lines[0]}.",
-            "Only the values of arrays may differ. Give each the same settings, share "
-            "functions between them, or use `eqx_pipe.chain`, which takes any stages.",
-        )
+        wrong = f"`{other}` and `{argument}` differ: {lines[0]}."
+        cure = "Only the values of arrays may differ. Give each the same settings, "
+        cure += "share functions between them, or use `eqx_pipe.chain`, which takes "
+        cure += "any stages."
+        raise structure_error(function, wrong, cure)
     return stage
 
 
@@ -434,11 +430,9 @@ def repeat(
     if not shared:
         return Repeat(*read_stacked("repeat", make, n, key, 0), *settings)
     if key is not None:
-        raise type_error(
-            "repeat",
-            "`shared=True` with a `key`, from which nothing is made.",
-            "Give the stage itself: `repeat(layer, 4, shared=True)`.",
-        )
+        wrong = "`shared=True` with a `key`, from which nothing is made."
+        cure = "Give the stage itself: `repeat(layer, 4, shared=True)`."
+        raise type_error("repeat", wrong, cure)
     check_int("repeat", "n", n, 0)
     stage = as_stage("repeat", "make", make)
     return SharedRepeat(stage, operator.index(cast(SupportsIndex, n)), *settings)
@@ -649,13 +643,11 @@ class Scan(Composite):
         args = ({"carry": carry, "x": x},) if is_composite(cell) else (carry, x)
         both, state = scope.enter("cell", cell, *args, state=state, index=i)
         if not isinstance(both, tuple) or len(both) != 2:
-            raise type_error(
-                "scan",
-                f"`{join_path(scope.path, 'cell')}` returned {describe_value(both)}, "
-                "not a pair.",
-                "Return `(carry, y)`: the carry for the next step, and the output of "
-                "this step.",
-            )
+            wrong = f"`{join_path(scope.path, 'cell')}` returned "
+            wrong += f"{describe_value(both)}, not a pair."
+            cure = "Return `(carry, y)`: the carry for the next step, and the output "
+            cure += "of this step."
+            raise type_error("scan", wrong, cure)
         return *both, state
 
 
@@ -742,21 +734,18 @@ def scan(
     read = _read_cell(cell)
     broadcast = read_broadcast("scan", broadcast)
     if broadcast and isinstance(cell, _CELLS):
-        raise type_error(
-            "scan",
-            f"`broadcast` with a `{type(cell).__name__}`, which takes one array.",
-            "Give a function of the carry and a mapping with the entries of one step.",
-        )
+        wrong = f"`broadcast` with a `{type(cell).__name__}`, which takes one array."
+        cure = "Give a function of the carry and a mapping with the entries of one "
+        cure += "step."
+        raise type_error("scan", wrong, cure)
     check_choice("scan", "returns", returns, get_args(Returns))
     check_bool("scan", "reverse", reverse)
     check_int("scan", "unroll", unroll, 1)
     if init is None and not isinstance(cell, _CELLS):
-        raise type_error(
-            "scan",
-            "`init` is None.",
-            "Give the carry of the first step: arrays, or a function of the whole "
-            "input, `lambda xs: jax.numpy.zeros(3)`.",
-        )
+        wrong = "`init` is None."
+        cure = "Give the carry of the first step: arrays, or a function of the whole "
+        cure += "input, `lambda xs: jax.numpy.zeros(3)`."
+        raise type_error("scan", wrong, cure)
     first = as_stage("scan", "init", init) if callable(init) else as_arrays(init)
     return Scan(read, first, broadcast, returns, bool(reverse), unroll.__index__())
 
@@ -809,12 +798,16 @@ class Batched(Composite):
         x = as_arrays(x)
         # `vmap` maps a sparse matrix as one array.
         leaves, structure = jtu.tree_flatten(x, is_leaf=is_sparse)
-        axes = _leaf_axes(self.in_axes, x, scope)
-        shapes = structure.unflatten(map(_shape, leaves))
-        size = common_size(
-            "batched", f"the input{scope.where}", shapes, axes, _EXAMPLES
-        )
-        both = list(zip(leaves, axes, strict=True))
+        subject = f"the input{scope.where}"
+        axes = leaf_axes("batched", "in_axes", self.in_axes, x, subject)
+        both = [
+            (leaf, axis if _is_split(leaf) or is_sparse(leaf) else None)
+            for leaf, axis in zip(leaves, axes, strict=True)
+        ]
+        axes = [axis for _, axis in both]
+        shapes = [struct_of(v) if is_sparse(v) else v for v in leaves]
+        shapes = structure.unflatten(shapes)
+        size = common_size("batched", subject, shapes, axes, _EXAMPLES)
         mapped = [leaf for leaf, a in both if a is not None]
         # The index is mapped only if the stage gets a key; otherwise all else stays
         # unbatched.
@@ -847,41 +840,22 @@ class Batched(Composite):
             # The stage has run, so `vmap` rejects the state: every other output may
             # vary.
             if stateful and passes.has_run:
-                raise value_error(
-                    "batched",
-                    f"the stage{scope.where} updates its state differently for each "
-                    "example, but all examples share one state.",
-                    "Combine the examples inside the stage by a collective over "
-                    "`axis_name` (`jax.lax.pmean`, as `equinox.nn.BatchNorm` does). "
-                    "For a state of each example, such as a cache, use "
-                    "`equinox.filter_vmap(pipe, in_axes=(0, None))(xs, state)` in "
-                    "place of `batched`; the state that it returns has an axis of "
-                    "examples, and goes in by `in_axes=(0, 0)` from then on.",
-                ) from error
+                wrong = f"the stage{scope.where} updates its state differently for "
+                wrong += "each example, but all examples share one state."
+                cure = "Combine the examples inside the stage by a collective over "
+                cure += "`axis_name` (`jax.lax.pmean`, as `equinox.nn.BatchNorm` "
+                cure += "does). For a state of each example, such as a cache, use "
+                cure += "`equinox.filter_vmap(pipe, in_axes=(0, None))(xs, state)` in "
+                cure += "place of `batched`; the state that it returns has an axis of "
+                cure += "examples, and goes in by `in_axes=(0, 0)` from then on."
+                raise value_error("batched", wrong, cure) from error
             raise
         return passes.end(values), shared if stateful else state
-
-
-def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
-    """Return the mapped axis of each leaf of `x`, or `None` if it is not an array."""
-    axes = leaf_axes("batched", "in_axes", in_axes, x, f"the input{scope.where}")
-    leaves = jtu.tree_leaves(x, is_leaf=is_sparse)
-    pairs = zip(leaves, axes, strict=True)
-    return [axis if _is_mapped(leaf) else None for leaf, axis in pairs]
-
-
-def _is_mapped(leaf: Any) -> bool:
-    return _is_split(leaf) or is_sparse(leaf)
 
 
 def _is_split(leaf: Any) -> bool:
     """Return whether a loop gives each of its steps a part of a leaf."""
     return eqx.is_array(leaf) or is_ref(leaf)
-
-
-def _shape(leaf: Any) -> Any:
-    """Return the struct of a sparse matrix; other leaves as they are."""
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if is_sparse(leaf) else leaf
 
 
 def _positions(size: int, mapped: list[Array], axes: list[int | None]) -> Array:
@@ -960,31 +934,25 @@ def batched(
     for path, axis in named:
         if axis is not None and not is_integer(axis):
             where = f" at `.{path_name(path)}`" if path else ""
-            raise type_error(
-                "batched",
-                f"`in_axes` is {describe_value(axis)}{where}.",
-                "Give an integer, `None`, or a pytree of these.",
-            )
+            wrong = f"`in_axes` is {describe_value(axis)}{where}."
+            cure = "Give an integer, `None`, or a pytree of these."
+            raise type_error("batched", wrong, cure)
     if all(axis is None for _, axis in named):
-        raise value_error(
-            "batched",
-            f"`in_axes` is {in_axes!r}: nothing is mapped.",
-            "Give the axis along which the examples lie.",
-        )
+        wrong = f"`in_axes` is {in_axes!r}: nothing is mapped."
+        cure = "Give the axis along which the examples lie."
+        raise value_error("batched", wrong, cure)
     axes = (axis if axis is None else operator.index(axis) for _, axis in named)
     if batch_size is not None and batch_size != "auto":
         check_int("batched", "batch_size", batch_size, 1)
         batch_size = operator.index(batch_size)
     if mesh is not None:
         check_mesh("batched", mesh)
-    by_batch = {"batch_size": batch_size, "mesh": mesh}
-    given = [name for name, value in by_batch.items() if value is not None]
-    if given and is_stateful(child):
-        raise value_error(
-            "batched",
-            f"`stage` is stateful, and `{given[0]}` is given: each batch would update "
-            "the same state.",
-            f"Leave out `{given[0]}`, or call `batched(stage)` for one batch after the "
-            "other, with the state of the one before, as in a `jax.lax.scan`.",
-        )
+    settings = {"batch_size": batch_size, "mesh": mesh}
+    name = next((n for n, value in settings.items() if value is not None), None)
+    if name is not None and is_stateful(child):
+        wrong = f"`stage` is stateful, and `{name}` is given: each batch would update "
+        wrong += "the same state."
+        cure = f"Leave out `{name}`, or call `batched(stage)` for one batch after the "
+        cure += "other, with the state of the one before, as in a `jax.lax.scan`."
+        raise value_error("batched", wrong, cure)
     return Batched(child, tuple(axes), structure, axis_name, batch_size, mesh)

@@ -103,11 +103,9 @@ def outputs(pipe: StageLike, *patterns: str) -> Outputs:
         (['two.a', 'two.b'], ())
     """
     if not is_composite(pipe):
-        raise type_error(
-            "outputs",
-            f"`pipe` is {describe_value(pipe)}, which has no stages inside.",
-            "Give a pipeline of this library: `eqx_pipe.chain(...)`.",
-        )
+        wrong = f"`pipe` is {describe_value(pipe)}, which has no stages inside."
+        cure = "Give a pipeline of this library: `eqx_pipe.chain(...)`."
+        raise type_error("outputs", wrong, cure)
     if patterns:
         check_patterns("outputs", "patterns", patterns)
         check_matched("outputs", patterns, stage_paths(pipe))

@@ -169,18 +169,14 @@ def read_merge(
         stage = as_stage(function, "merge", merge, cure)
         reserved = (*reserved, "merge")
     elif merge not in get_args(MergeName):
-        raise value_error(
-            function,
-            f"`merge` is {describe_value(merge)}.",
-            f"{nearest(merge, get_args(MergeName))} Or give a function of the tuple of "
-            "outputs.",
-        )
+        wrong = f"`merge` is {describe_value(merge)}."
+        cure = f"{nearest(merge, get_args(MergeName))} Or give a function of the tuple "
+        cure += "of outputs."
+        raise value_error(function, wrong, cure)
     elif merge == "dict" and names is None:
-        raise value_error(
-            function,
-            '`merge="dict"` requires names, and the stages have none.',
-            'Give them in a mapping from names to stages, or use `merge="tuple"`.',
-        )
+        wrong = '`merge="dict"` requires names, and the stages have none.'
+        cure = 'Give them in a mapping from names to stages, or use `merge="tuple"`.'
+        raise value_error(function, wrong, cure)
     check_reserved(function, names, reserved)
     return Merge(stage, merge if isinstance(merge, str) else None, axis.__index__())
 
@@ -227,12 +223,10 @@ def check_arrays(
         # Not `is_array`, which accepts NumPy text too.
         if not isinstance(leaf, jax.Array) or (is_key_array(leaf) and not keys):
             sparse = f"a sparse {type(leaf).__name__} " if is_sparse(leaf) else ""
-            raise type_error(
-                function,
-                f"`{operation}` does not support {_of_leaf(name)}the output of "
-                f"`{path}`, which is {sparse}{leaf_text(leaf)}.",
-                "Apply the stages to the other entries only, by `eqx_pipe.at`" + more,
-            )
+            wrong = f"`{operation}` does not support {_of_leaf(name)}the output of "
+            wrong += f"`{path}`, which is {sparse}{leaf_text(leaf)}."
+            cure = "Apply the stages to the other entries only, by `eqx_pipe.at`" + more
+            raise type_error(function, wrong, cure)
 
 
 def _of_leaf(name: str) -> str:
@@ -470,10 +464,8 @@ def weighted(
     except (TypeError, ValueError):
         array = None
     if array is None or is_key_array(array):
-        raise type_error(
-            "weighted",
-            f"`weights` is {describe_value(values)}.",
-            "Give one number per stage, or a stage that computes them.",
-        )
+        wrong = f"`weights` is {describe_value(values)}."
+        cure = "Give one number per stage, or a stage that computes them."
+        raise type_error("weighted", wrong, cure)
     read = _read_weights("weights", array, len(children))
     return Weighted(children, read, names, normalize)

@@ -149,11 +149,9 @@ class Tied(Composite):
         return {}
 
     def with_child(self, segment: str, stage: StageLike) -> "Tied":
-        raise value_error(
-            "tied",
-            f"`{segment}` cannot be replaced here: parts of the pipeline are tied.",
-            "Edit the pipeline, `.pipe`, and tie its parts again.",
-        )
+        wrong = f"`{segment}` cannot be replaced here: parts of the pipeline are tied."
+        cure = "Edit the pipeline, `.pipe`, and tie its parts again."
+        raise value_error("tied", wrong, cure)
 
     def is_stateful(self) -> bool:
         return is_stateful(self.kept)  # also for a pytree of masks
@@ -216,17 +214,16 @@ def tied(
     dropped, _ = where(stage), get(stage)
     kept = eqx.tree_at(where, stage, replace_fn=lambda _: Elsewhere())
     try:
-        found = get(kept)
+        source = get(kept)
     except Exception:  # it succeeds with the whole pipeline
-        found = Elsewhere()
-    lines = differences(dropped, found)
+        source = Elsewhere()
+    lines = differences(dropped, source)
     if lines:
-        raise structure_error(
-            "tied",
-            f"the parts that `where` and `get` return differ: {'; '.join(lines)}.",
-            "Tie parts of the same structure, shapes and dtypes; `get` may transform "
-            "them, as by `jnp.transpose`, but not return a part that `where` drops.",
-        )
+        wrong = f"the parts that `where` and `get` return differ: {'; '.join(lines)}."
+        cure = "Tie parts of the same structure, shapes and dtypes; `get` may "
+        cure += "transform them, as by `jnp.transpose`, but not return a part that "
+        cure += "`where` drops."
+        raise structure_error("tied", wrong, cure)
     return Tied(kept, Fixed(where), Fixed(get))
 
 
@@ -440,9 +437,7 @@ def _dtype_name(argument: str, value: DTypeLike) -> str:
     except TypeError:
         dtype = None
     if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
-        raise type_error(
-            "precision",
-            f"`{argument}` is {describe_value(value)}, not a floating-point dtype.",
-            'Give one, such as `"bfloat16"` or `jax.numpy.float16`.',
-        )
+        wrong = f"`{argument}` is {describe_value(value)}, not a floating-point dtype."
+        cure = 'Give one, such as `"bfloat16"` or `jax.numpy.float16`.'
+        raise type_error("precision", wrong, cure)
     return dtype.name

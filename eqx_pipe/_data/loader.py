@@ -257,23 +257,23 @@ class Loader(eqx.Module):
         drop_remainder: bool | np.bool_ = False,
         sharding: NamedSharding | None = None,
     ):
-        known = as_source("data.Loader", "source", source)
+        records = as_source("data.Loader", "source", source)
         check_int("data.Loader", "batch_size", batch_size, 1)
         check_bool("data.Loader", "shuffle", shuffle)
         check_bool("data.Loader", "drop_remainder", drop_remainder)
         size, shuffle = batch_size.__index__(), bool(shuffle)
-        if len(known) == 0:
+        if len(records) == 0:
             wrong = "`source` is empty."
             raise value_error("data.Loader", wrong, "Give one with records.")
         if drop_remainder:
-            _check_full("data.Loader", len(known), size)
+            _check_full("data.Loader", len(records), size)
         sharding = check_sharding(sharding, size)
-        self.source = source_on_mesh(known, sharding)
+        self.source = source_on_mesh(records, sharding)
         self.pipe = _as_stateless("pipe", pipe)
         self.batch_pipe = _as_stateless("batch_pipe", batch_pipe)
         self.batch_size, self.shuffle = size, shuffle
         self.drop_remainder, self.sharding = bool(drop_remainder), sharding
-        self.schema = schema_of((known.struct(), shuffle))
+        self.schema = schema_of((records.struct(), shuffle))
         check_divides(self)
 
     @property
@@ -437,13 +437,13 @@ class Loader(eqx.Module):
         count, size = self.batch_size, len(self.source)
         whole = is_concrete(cursor) and size % count == 0 == cursor.position % count
         overrun = "skip" if self.drop_remainder or whole else "wrap"
-        known = self
+        loader = self
         if self.sharding is not None and not _has_explicit_axes(carry):
-            known = with_axis_types(self)
+            loader = with_axis_types(self)
         # In a user's program the loop is inlined: a nested `jit` would copy the source.
         run = _steps if is_staged() else _compiled_steps
         steps = length.__index__()
-        return run(known, step, cursor, steps, overrun, _carry_arrays(carry))
+        return run(loader, step, cursor, steps, overrun, _carry_arrays(carry))
 
 
 def _check_batches(loader: Loader, function: str, cursor: Cursor) -> None:

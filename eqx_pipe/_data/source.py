@@ -373,9 +373,9 @@ def jax_dtype(dtype: np.dtype) -> np.dtype | None:
 def _native(dtype: np.dtype) -> np.dtype | None:
     # JAX's short floats have the kind V, as structured arrays do; durations are numbers
     # for NumPy.
-    known = dtype.kind in "biufc" or jnp.issubdtype(dtype, jnp.number)
+    is_number = dtype.kind in "biufc" or jnp.issubdtype(dtype, jnp.number)
     too_long = dtype.itemsize > {"f": 8, "c": 16}.get(dtype.kind, dtype.itemsize)
-    if not known or too_long or dtype.kind in "mM":
+    if not is_number or too_long or dtype.kind in "mM":
         return None
     return dtype.newbyteorder("=")
 

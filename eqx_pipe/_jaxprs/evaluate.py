@@ -29,6 +29,7 @@ from .table import (
     Entry,
     bodies,
     entry,
+    kind,
     num_constants,
     register,
     scan_counts,
@@ -42,14 +43,16 @@ Bodies: TypeAlias = Sequence[Callable[..., list[Any]]]
 _PLACEMENTS = {"sharding_constraint", "mesh_cast", "reshard"}
 
 
-def evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+def evaluate(
+    jaxpr: Any, constants: Sequence[Any], args: Sequence[Any], inline: bool = False
+) -> list[Any]:
     """Return the outputs of a jaxpr, with `constants` in place of its own arrays.
 
     They are in the order of a `Fingerprint`: the jaxpr's own constants, then those of
-    its equations.
+    its equations. With `inline`, the bodies of calls take the place of the calls.
     """
     # Most programs need no change, and tracing them as they are is faster.
-    if not _is_altered(jaxpr):
+    if not inline and not _is_altered(jaxpr):
         return as_function(jaxpr, constants)(*args)
     left = iter(constants)
     consts = [next(left) for _ in open_jaxpr(jaxpr)[1]]
@@ -57,12 +60,15 @@ def evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[
     def rule(eqn: Equation, inputs: list[Any]) -> list[Any]:
         # Use lists, since JAX may trace a body more than once.
         inner = [Body(b, [*it.islice(left, num_constants(b))]) for b in bodies(eqn)]
-        return evaluate_equation(eqn, inner, inputs)
+        if inline and kind(eqn) == "call":
+            with eqn.ctx.manager:
+                return evaluate(inner[0].jaxpr, inner[0].constants, inputs, inline)
+        return _evaluate_equation(eqn, inner, inputs)
 
     return interpret(jaxpr, args, rule, consts=consts)
 
 
-def evaluate_equation(eqn: Equation, inner: Bodies, inputs: list[Any]) -> list[Any]:
+def _evaluate_equation(eqn: Equation, inner: Bodies, inputs: list[Any]) -> list[Any]:
     """Return the outputs of an equation, rebuilt from the bodies `inner` if needed."""
     if _is_on_a_mesh(eqn):
         return _without_mesh(eqn, inner, inputs)
@@ -89,10 +95,10 @@ def remade(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]:
 
     The bodies of a branch may have further outputs, which come last.
     """
-    known = entry(eqn)
-    if known is not None and known.remake is not None:
-        return known.remake(eqn, bodies, inputs)
-    match known.kind if known is not None else None:
+    remake = entry(eqn).remake
+    if remake is not None:
+        return remake(eqn, bodies, inputs)
+    match kind(eqn):
         case "call":
             return bodies[0](*inputs)
         case "branches":
@@ -105,19 +111,27 @@ def remade(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]:
 
 
 def scan_of(
-    eqn: Equation, body: Callable[..., list[Any]], inputs: list[Any]
+    eqn: Equation,
+    body: Callable[..., list[Any]],
+    inputs: list[Any],
+    more: Sequence[Any] = (),
 ) -> list[Any]:
-    """Return the outputs of a scan with another body."""
+    """Return the outputs of a scan with another body.
+
+    It may carry `more` values, which the body takes and returns after all others.
+    """
     num_consts, num_carry = scan_counts(eqn)
     consts, rest = inputs[:num_consts], inputs[num_consts:]
 
-    def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
-        outputs = body(*consts, *carry, *x)
-        return outputs[:num_carry], outputs[num_carry:]
+    def step(carry: tuple[Any, Any], x: list[Any]) -> Any:
+        outputs = body(*consts, *carry[0], *x, *carry[1])
+        end = len(outputs) - len(more)
+        return (outputs[:num_carry], outputs[end:]), outputs[num_carry:end]
 
+    first = rest[:num_carry], [*more]
     keywords = {k: eqn.params[k] for k in ("length", "reverse", "unroll")}
-    carry, ys = jax.lax.scan(step, rest[:num_carry], rest[num_carry:], **keywords)
-    return [*carry, *ys]
+    (carry, last), ys = jax.lax.scan(step, first, rest[num_carry:], **keywords)
+    return [*carry, *ys, *last]
 
 
 def _while_loop(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]:

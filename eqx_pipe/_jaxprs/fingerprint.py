@@ -166,10 +166,10 @@ class _Writer:
         return "{" + "\n".join(lines) + "}"
 
     def _operation(self, eqn: Equation, apart: bool) -> str:
-        inner, known = bodies(eqn), entry(eqn)
+        inner, primitive = bodies(eqn), entry(eqn)
         params = [self._body(eqn, body, apart) for body in inner]
         # Skip bodies that `_body` writes, with their constants apart.
-        skipped = known.aside.union(known.bodies if inner else ()) if known else ()
+        skipped = primitive.aside.union(primitive.bodies if inner else ())
         self._counts = _COUNTED.get(eqn.primitive.name, True)
         for name, value in sorted(eqn.params.items()):
             if name in skipped:
@@ -198,16 +198,16 @@ class _Writer:
         """
         if eqn.primitive.name != "jit" or not apart:
             return self.program(closed, apart)
-        known = _jitted.get(closed)
-        if known is None:
-            known = fingerprint_of(closed)
-            if not (known.functions or known.called):
-                _jitted[closed] = known
-        self.held += known.held
-        self.constants += known.constants
-        self.functions += known.functions
-        self.called += known.called
-        return known.text
+        program = _jitted.get(closed)
+        if program is None:
+            program = fingerprint_of(closed)
+            if not (program.functions or program.called):
+                _jitted[closed] = program
+        self.held += program.held
+        self.constants += program.constants
+        self.functions += program.functions
+        self.called += program.called
+        return program.text
 
     def _atoms(self, atoms: Sequence[Any], numbers: dict[Any, int]) -> str:
         operands = []
@@ -357,8 +357,12 @@ def _is_flatten(x: Any) -> bool:
 
     Each trace makes a new one. It is callable, but it depends only on the structure.
     """
-    known = type(x).__name__ == "Flatten" and type(x).__module__.startswith("equinox.")
-    return known and x.called()
+    kind = type(x)
+    return (
+        kind.__name__ == "Flatten"
+        and kind.__module__.startswith("equinox.")
+        and x.called()
+    )
 
 
 def _is_by_identity(x: Any) -> bool:

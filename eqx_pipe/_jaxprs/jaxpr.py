@@ -101,8 +101,8 @@ def has_refs(jaxpr: Any) -> bool:
 
 def written(jaxpr: Any) -> set[Any]:
     """Return the variables of the references to which a jaxpr writes."""
-    found = (effect for eqn in open_jaxpr(jaxpr)[0].eqns for effect in eqn.effects)
-    return {e.input for e in found if _is(e, "WriteEffect", "AccumEffect")}
+    every = (effect for eqn in open_jaxpr(jaxpr)[0].eqns for effect in eqn.effects)
+    return {e.input for e in every if _is(e, "WriteEffect", "AccumEffect")}
 
 
 def refs_of(*jaxprs: Any) -> tuple[list[Any], list[Any]]:
@@ -126,10 +126,10 @@ def on_values(
     """
 
     def run(*args: Any) -> list[Any]:
-        own = {id(r): jax.new_ref(x) for r, x in zip(refs, args, strict=False)}
-        consts = [own.get(id(c), c) for c in jaxpr.consts]
+        inner = {id(r): jax.new_ref(x) for r, x in zip(refs, args, strict=False)}
+        consts = [inner.get(id(c), c) for c in jaxpr.consts]
         outputs = as_function(jaxpr, consts)(*args[len(refs) :])
-        return [*outputs, *[own[id(ref)][...] for ref in changed]]
+        return [*outputs, *[inner[id(ref)][...] for ref in changed]]
 
     return run
 

@@ -36,10 +36,10 @@ class Literal:
     @property
     def value(self) -> Any:
         """The array, with its type; it becomes a literal where it is traced."""
-        found = np.frombuffer(self.data, self.dtype).reshape(self.shape)
+        array = np.frombuffer(self.data, self.dtype).reshape(self.shape)
         if not self.weak:
-            return found
-        return jax.lax.convert_element_type(found, _WEAK[self.dtype.kind])
+            return array
+        return jax.lax.convert_element_type(array, _WEAK[self.dtype.kind])
 
 
 Literals: TypeAlias = tuple[Literal | None, ...]
@@ -58,9 +58,8 @@ def settled(programs: Sequence[Fingerprint]) -> bool:
     """Return whether the small arrays of programs have been the same at each call."""
     same = True
     for program in programs:
-        name, found = program.key(), literals_of(program)
-        before = _SEEN.setdefault(name, found)
-        if before != found:
+        name, now = program.key(), literals_of(program)
+        if _SEEN.setdefault(name, now) != now:
             _SEEN.put(name, _CHANGED)
             same = False
     return same

@@ -20,18 +20,17 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from .._tree import as_data, as_keys, key_kind
 from .._types import ClosedJaxpr
-from .evaluate import Body, evaluate_equation, stepped
+from .evaluate import evaluate, stepped
 from .jaxpr import (
     Equation,
     as_function,
-    interpret,
     is_literal,
     open_jaxpr,
     rebind,
     sub_jaxprs,
     trace,
 )
-from .table import bodies, kind, num_constants, scan_counts, while_counts
+from .table import kind, scan_counts, while_counts
 
 _UNKNOWN_STEPS = 1600
 """The assumed number of steps of a `while_loop`."""
@@ -122,7 +121,7 @@ class Split:
             initial = _carried(loop)
             read = [*loop.invars[: initial.start], *inner.outvars]
             read += [] if initial.stop is None else loop.invars[initial.stop :]
-            later = ([*own, each] for each, own in parts[k + 1 :])
+            later = ([*eqns, each] for each, eqns in parts[k + 1 :])
             read += [v for eqn in it.chain(*later, left) for v in eqn.invars]
             made = _variables(out for eqn in before for out in eqn.outvars)
             held = [v for v in read if not is_literal(v) and v in made]
@@ -141,8 +140,8 @@ class Split:
     @property
     def steps(self) -> int | None:
         """The number of steps of all loops, if it is known."""
-        known = [loop.length for loop in self.loops if loop.length is not None]
-        return sum(known) if len(known) == len(self.loops) else None
+        lengths = [loop.length for loop in self.loops if loop.length is not None]
+        return sum(lengths) if len(lengths) == len(self.loops) else None
 
     def place(self, k: int) -> slice:
         """Return the leaves of the state that belong to a loop."""
@@ -323,7 +322,9 @@ def split_of(
     inputs = [x.aval for x in open_jaxpr(jaxpr)[0].invars]
     types = [_struct(x) for x in (*constants, *inputs)]
     n = len(constants)
-    flat = _without_dead(trace(lambda *x: _inlined(jaxpr, x[:n], x[n:]), *types))
+    flat = _without_dead(
+        trace(lambda *x: evaluate(jaxpr, x[:n], x[n:], inline=True), *types)
+    )
     works = {k: _work_of(e) for k, e in enumerate(_eqns(flat)) if _can_be_left(e)}
     enough = max(least, _SHARE * max(works.values(), default=0))
     long = [k for k, each in works.items() if each >= enough]
@@ -360,21 +361,6 @@ def _can_be_left(eqn: Equation) -> bool:
     if eqn.primitive.name == "scan":
         return 1 < eqn.params["length"] < 2**31
     return eqn.primitive.name == "while"
-
-
-def _inlined(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-    """Evaluate a jaxpr like `evaluate`, with the bodies of calls in their place."""
-    left = iter(constants)
-    consts = [next(left) for _ in open_jaxpr(jaxpr)[1]]
-
-    def rule(eqn: Equation, inputs: list[Any]) -> list[Any]:
-        inner = [Body(b, [*it.islice(left, num_constants(b))]) for b in bodies(eqn)]
-        if kind(eqn) == "call":
-            with eqn.ctx.manager:
-                return _inlined(inner[0].jaxpr, inner[0].constants, inputs)
-        return evaluate_equation(eqn, inner, inputs)
-
-    return interpret(jaxpr, args, rule, consts=consts)
 
 
 def _carried(loop: Equation) -> slice:

@@ -19,9 +19,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, UInt32
 
 from .._types import ClosedJaxpr
-from .evaluate import remade, stepped
+from .evaluate import remade, scan_of, stepped
 from .jaxpr import Equation, equations, interpret, open_jaxpr, rebind, trace
-from .table import bodies, kind, scan_counts, while_counts
+from .table import bodies, kind, while_counts
 
 Count: TypeAlias = UInt32[Array, ""]
 """A number of steps, which saturates at 2^32 - 1."""
@@ -64,10 +64,6 @@ def _sum(a: Count, b: Count) -> Count:
     return jnp.where(total < a, jnp.uint32(2**32 - 1), total)
 
 
-def _call(eqn: Equation, inputs: list[Any]) -> list[Any]:
-    return counted(bodies(eqn)[0], inputs)
-
-
 def _branches(eqn: Equation, inputs: list[Any]) -> list[Any]:
     """Count branches; all lanes run each branch that any of them has chosen."""
     branches = bodies(eqn)
@@ -85,19 +81,12 @@ def _branches(eqn: Equation, inputs: list[Any]) -> list[Any]:
 
 
 def _scan(eqn: Equation, inputs: list[Any]) -> list[Any]:
-    (body,), (num_consts, num_carry) = bodies(eqn), scan_counts(eqn)
-    consts, rest = inputs[:num_consts], inputs[num_consts:]
+    def step(*args: Any) -> list[Any]:
+        *inner, needed, executed = args
+        *outputs, steps, all_lanes = counted(bodies(eqn)[0], inner)
+        return [*outputs, _sum(needed, steps), _sum(executed, all_lanes)]
 
-    def step(state: Any, x: list[Any]) -> Any:
-        carry, needed, executed = state
-        *outputs, steps, all_lanes = counted(body, [*consts, *carry, *x])
-        counts = _sum(needed, steps), _sum(executed, all_lanes)
-        return (outputs[:num_carry], *counts), outputs[num_carry:]
-
-    keywords = {k: eqn.params[k] for k in ("length", "reverse", "unroll")}
-    first = rest[:num_carry], jnp.uint32(0), jnp.uint32(0)
-    (carry, *counts), ys = jax.lax.scan(step, first, rest[num_carry:], **keywords)
-    return [*carry, *ys, *counts]
+    return scan_of(eqn, step, inputs, [jnp.uint32(0)] * 2)
 
 
 def _while_loop(eqn: Equation, inputs: list[Any]) -> list[Any]:
@@ -138,12 +127,12 @@ def alone(cond: ClosedJaxpr) -> ClosedJaxpr:
 def _alone(eqn: Equation, inputs: list[Any]) -> list[Any]:
     if kind(eqn) == "call":
         return interpret(bodies(eqn)[0], inputs, _alone)
-    known = _ALONE.get(eqn.primitive.name)
-    return rebind(eqn, inputs) if known is None else [known(*inputs)]
+    of_lane = _ALONE.get(eqn.primitive.name)
+    return rebind(eqn, inputs) if of_lane is None else [of_lane(*inputs)]
 
 
 _RULES: dict[Any, Callable[[Equation, list[Any]], list[Any]]] = {
-    "call": _call,
+    "call": lambda eqn, inputs: counted(bodies(eqn)[0], inputs),
     "branches": _branches,
     "scan": _scan,
     "while": _while_loop,

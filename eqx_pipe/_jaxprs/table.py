@@ -35,16 +35,17 @@ class Entry(NamedTuple):
 
     `kind` is `"elementwise"` for operations that compilers fuse into their neighbours,
     `"operation"` for other operations on arrays, and `"callback"` for calls to Python.
-    Other kinds have jaxprs, in the parameters `bodies`: `"call"` passes its inputs to
-    the only one, `"branches"` all inputs but the first to one of several; `"other"`
-    uses them in another way. `aside` are parameters that do not change the outputs.
+    It is `None` for a primitive that is not in the table. Other kinds have jaxprs, in
+    the parameters `bodies`: `"call"` passes its inputs to the only one, `"branches"`
+    all inputs but the first to one of several; `"other"` uses them in another way.
+    `aside` are parameters that do not change the outputs.
 
     `remake(eqn, bodies, inputs)` rebuilds an equation from functions (`Body`s, see
     `evaluate.py`), and `flow(flow, eqn, marks)` returns which outputs are marked (see
     `Flow`), for a primitive to which the rules of its kind do not apply.
     """
 
-    kind: Kind
+    kind: Kind | None
     bodies: tuple[str, ...] = ()
     aside: frozenset[str] = frozenset()
     remake: Callable[..., list[Any]] | None = None
@@ -126,15 +127,17 @@ def register(name: str, entry: Entry) -> None:
     TABLE[name] = entry
 
 
-def entry(eqn: Equation) -> Entry | None:
-    """Return the entry of an equation's primitive, `None` if it is unknown."""
-    return TABLE.get(eqn.primitive.name)
+_UNKNOWN = Entry(None)
+
+
+def entry(eqn: Equation) -> Entry:
+    """Return the entry of an equation's primitive."""
+    return TABLE.get(eqn.primitive.name, _UNKNOWN)
 
 
 def kind(eqn: Equation) -> Kind | None:
     """Return the kind of an equation's primitive, `None` if it is unknown."""
-    known = entry(eqn)
-    return None if known is None else known.kind
+    return entry(eqn).kind
 
 
 def may_loop_or_call_back(jaxpr: Any) -> bool:
@@ -153,11 +156,11 @@ def is_elementwise(jaxpr: Any) -> bool:
 
 def bodies(eqn: Equation) -> list[Any]:
     """Return the jaxprs of an equation that can be rebuilt, in a fixed order."""
-    known = entry(eqn)
-    if known is None or known.kind == "other" and known.remake is None:
+    primitive = entry(eqn)
+    if primitive.kind == "other" and primitive.remake is None:
         return []
     jaxprs = []
-    for name in known.bodies:
+    for name in primitive.bodies:
         value = eqn.params[name]
         jaxprs += value if isinstance(value, tuple) else [value]
     return jaxprs
@@ -221,10 +224,10 @@ class Flow:
 
     def through(self, eqn: Equation, marks: list[bool]) -> list[bool]:
         """Return which outputs of an equation are marked, from its jaxprs."""
-        known = entry(eqn)
-        if known is not None and known.flow is not None:
-            return known.flow(self, eqn, marks)
-        match known.kind if known is not None else None:
+        flow = entry(eqn).flow
+        if flow is not None:
+            return flow(self, eqn, marks)
+        match kind(eqn):
             case "call":
                 return self.inside(eqn).run(next(sub_jaxprs(eqn)), marks)
             case "branches":

@@ -391,6 +391,19 @@ def _select_if_vmap(
     return [np.broadcast_to(then, _form(eqn).shape)]
 
 
+@rule("polynomial")
+def _polynomial(writer: Writer, eqn: Equation, *inputs: Scalars) -> Sequence[Scalars]:
+    """Evaluate a polynomial, whose lowest coefficient comes first."""
+
+    def horner(x: Any, *coefficients: Any) -> Any:
+        *others, total = coefficients
+        for coefficient in reversed(others):
+            total = total * x + coefficient
+        return total
+
+    return writer.inline(horner, *inputs)
+
+
 @rule("maybe_set")
 def _maybe_set(writer: Writer, eqn: Equation, *inputs: Scalars) -> list[Scalars]:
     primitive: Any = eqn.primitive

@@ -771,12 +771,12 @@ def worst_of(dtype: DTypeLike, minimal: bool) -> np.ndarray:
     return np.asarray(np.inf if minimal else -np.inf, dtype)
 
 
-def result_or_nan(leaf: Any, found: Any) -> np.ndarray | np.generic:
+def result_or_nan(leaf: Any, has_value: Any) -> np.ndarray | np.generic:
     """Return a value on the host; without points NaN, or 0 if the dtype has no NaN."""
     value = np.asarray(leaf)
     floating = jnp.issubdtype(value.dtype, jnp.floating)
     nothing = np.full_like(value, np.nan if floating else 0)
-    return np.where(exact.before(np.asarray(found), value), value, nothing)[()]
+    return np.where(exact.before(np.asarray(has_value), value), value, nothing)[()]
 
 
 class Extreme(eqx.Module):

@@ -8,11 +8,12 @@ from .best import replicates as replicates
 from .best import scores as scores
 from .files import layout_of as layout_of
 from .frames import versions as versions
-from .names import KnownCoords as KnownCoords
+from .names import NamedDims as NamedDims
 from .names import OutputCoords as OutputCoords
 from .names import as_output_coords as as_output_coords
 from .names import check_names as check_names
 from .names import check_output_coords as check_output_coords
+from .names import coordinates_of as coordinates_of
 from .names import coords_texts as coords_texts
 from .names import inner_dims as inner_dims
 from .names import names_in as names_in

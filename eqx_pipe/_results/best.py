@@ -10,20 +10,10 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Bool, Float64, Int64, Shaped
 
-from .._errors import (
-    describe_value,
-    nearest,
-    value_error,
-)
+from .._errors import describe_value, nearest, value_error
 from .._run import needs_value
-from .._spaces import (
-    Space,
-)
-from .._tree import (
-    leaf_text,
-    leaves_with_names,
-    on_device,
-)
+from .._spaces import Space
+from .._tree import leaf_text, leaves_with_names, on_device
 from .._types import PyTree
 from .names import storable
 
@@ -87,9 +77,9 @@ def means_of(
 ) -> Float64[np.ndarray, " settings"]:
     """Return the mean score of each setting; NaN if a replicate is not allowed."""
     # A NaN makes the mean of its setting NaN, as infinities of both signs do.
-    known = np.where(allowed, scores.astype(np.float64), np.nan)
+    compared = np.where(allowed, scores.astype(np.float64), np.nan)
     with np.errstate(invalid="ignore"):
-        return known[replicates(space, over)].mean(axis=1)
+        return compared[replicates(space, over)].mean(axis=1)
 
 
 def scores(function: str, values: PyTree, size: int, by: Compared) -> np.ndarray:

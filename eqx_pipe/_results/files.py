@@ -11,14 +11,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Int8, Int64
 
-from .._errors import (
-    message,
-    nearest,
-    value_error,
-)
-from .._spaces import (
-    Space,
-)
+from .._errors import message, nearest, value_error
+from .._spaces import Space
 from .._store import (
     Chunks,
     Files,
@@ -39,16 +33,12 @@ from .._store import (
     open_store,
     settle,
 )
-from .._tree import (
-    nbytes,
-    struct_of,
-)
+from .._tree import nbytes, struct_of
 from .._types import PyTree
 from .frames import ERRORS, attributes
-from .names import KnownCoords, check_names, names_of, storable
+from .names import NamedDims, check_names, coordinates_of, names_of, storable
 from .schema import read_tree, schema_of, space_from
 
-# Files.
 SAVE, LOAD = "SweepResult.save", "SweepResult.load"
 _FIELDS = (ERRORS, "eqx_pipe_store", "coordinates", "batch_size", "devices")
 _FIELDS += ("seconds", "started", "function")
@@ -63,35 +53,32 @@ def layout_of(
     outputs: PyTree,
     row: Sequence[Any],
     space: Space,
-    known: KnownCoords,
+    named: NamedDims,
     chunks: Chunks,
     made: Mapping[str, Any],
     record: Mapping[str, Any],
 ) -> StoreLayout:
     """Return the layout of a store of outputs, whose leaves have `row` at a point.
 
-    `known` are the dims of outputs, `made` is their provenance, and `record` identifies
+    `named` are the dims of outputs, `made` is their provenance, and `record` identifies
     the sweep. Raises a `ValueError` for names that a file cannot have.
     """
-    names = names_of(outputs, space, known)
+    names, status = names_of(outputs, space, named)
     variables = []
-    for (name, dims), leaf in zip(names.outputs.items(), row, strict=True):
+    for (name, dims), leaf in zip(names.items(), row, strict=True):
         kept = storable(np.empty((0, *leaf.shape), leaf.dtype))
         variables.append(Variable(name, kept.dtype, kept.shape[1:], dims))
-    coordinates = names.coordinates()
-    inner = [dim for dims in names.outputs.values() for dim in dims]
-    check_names(function, [*space.dims, *coordinates, *names.outputs, *inner])
+    coordinates = coordinates_of(space, named)
+    inner = [dim for dims in names.values() for dim in dims]
+    check_names(function, [*space.dims, *coordinates, *names, *inner])
     return StoreLayout(
         dims=tuple(space.dims),
         chunks=chunks,
         coordinates=coordinates,
         variables=variables,
-        status=names.status,
+        status=status,
         attributes=attributes(space, made),
-        record={
-            **record,
-            "schema": schema_of(outputs, list(names.outputs), space, known),
-        },
+        record={**record, "schema": schema_of(outputs, list(names), space, named)},
     )
 
 
@@ -101,7 +88,7 @@ def save(
     space: Space,
     status: Int8[np.ndarray, " points"],
     errors: Mapping[str, Int64[np.ndarray, " _failed"]],
-    known: KnownCoords,
+    named: NamedDims,
     made: Mapping[str, Any],
     overwrite: bool,
 ) -> None:
@@ -123,7 +110,7 @@ def save(
     most = max(1, _CHUNK_BYTES // max(1, sum(map(nbytes, row))))
     lengths = tuple(space.dims.values())
     chunks = choose_chunks(lengths, min(space.size, most), most)
-    layout = layout_of(SAVE, structs, row, space, known, chunks, made, {"saved": True})
+    layout = layout_of(SAVE, structs, row, space, named, chunks, made, {"saved": True})
 
     def fill(store: Store) -> None:
         for number in range(len(store.chunks)):

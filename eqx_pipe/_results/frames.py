@@ -12,22 +12,15 @@ import numpy as np
 from jaxtyping import Int8
 
 from .._reduce import Extreme
-from .._spaces import (
-    Space,
-    entry_names,
-    flat_columns,
-)
-from .._store import (
-    StoredArray,
-)
-from .._tree import (
-    struct_of,
-)
+from .._spaces import Space, entry_names, flat_columns
+from .._store import StoredArray
+from .._tree import struct_of
 from .._types import DataFrame, Dataset, PyTree
 from .names import (
-    KnownCoords,
+    NamedDims,
     TakenNames,
     as_text,
+    coordinates_of,
     coords_of,
     dim_variables,
     dims_of,
@@ -44,7 +37,7 @@ ERRORS = "errors"
 def dataset_of(
     values: PyTree,
     space: Space,
-    known: KnownCoords,
+    named: NamedDims,
     status: Int8[np.ndarray, " points"],
     attrs: Mapping[str, Any],
 ) -> Dataset:
@@ -52,17 +45,17 @@ def dataset_of(
     from xarray import Dataset
 
     structs = jtu.tree_map(ft.partial(struct_of, drop=1), values)
-    names, dims = names_of(structs, space, known), space.dims
+    (outputs, name_of_status), dims = names_of(structs, space, named), space.dims
     lengths, leaves = tuple(dims.values()), jtu.tree_leaves(values)
     variables = {}
-    for (name, inner), leaf in zip(names.outputs.items(), leaves, strict=True):
+    for (name, inner), leaf in zip(outputs.items(), leaves, strict=True):
         if isinstance(leaf, StoredArray):
             variables[name] = _lazy((*dims, *inner), leaf.grid(stored=True))
         else:
             array = storable(leaf)
             variables[name] = (*dims, *inner), array.reshape(lengths + array.shape[1:])
-    coordinates = names.coordinates()
-    coordinates[names.status] = tuple(dims), status.reshape(lengths), {}
+    coordinates = coordinates_of(space, named)
+    coordinates[name_of_status] = tuple(dims), status.reshape(lengths), {}
     return Dataset(variables, coordinates, attrs)
 
 
@@ -92,7 +85,7 @@ def frame_of(
 
 
 def reduction_dataset(
-    results: PyTree, known: KnownCoords, attrs: Mapping[str, Any]
+    results: PyTree, named: NamedDims, attrs: Mapping[str, Any]
 ) -> Dataset:
     """Return a dataset of a reduction of all points, which has no dims of the space."""
     from xarray import Dataset
@@ -102,13 +95,13 @@ def reduction_dataset(
         return Extreme(-1, x.value) if is_empty else x
 
     results = jtu.tree_map(with_index, results, is_leaf=lambda x: type(x) is Extreme)
-    names = output_dims(results, known, TakenNames(dims_of(known))).items()
+    names = output_dims(results, named, TakenNames(dims_of(named))).items()
     leaves = jtu.tree_leaves(results)
     variables = {
         name: (dims, as_text(storable(leaf)))
         for (name, dims), leaf in zip(names, leaves, strict=True)
     }
-    return Dataset(variables, dim_variables(coords_of(known)), attrs)
+    return Dataset(variables, dim_variables(coords_of(named)), attrs)
 
 
 def reduction_frame(data: Dataset) -> DataFrame:
@@ -124,7 +117,6 @@ def reduction_frame(data: Dataset) -> DataFrame:
     return frame.assign(**numbers)
 
 
-# Datasets and frames.
 def _lazy(dims: tuple[str, ...], leaf: StoredArray) -> Any:
     """Return a variable of xarray that reads and checks chunks when it is indexed."""
     from xarray import Variable

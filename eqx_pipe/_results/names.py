@@ -4,8 +4,6 @@ All formats share them, and they determine the layout of a store. The dims of ou
 may be named by the user (`output_coords`), together with their coordinates.
 """
 
-import dataclasses
-import functools as ft
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -16,30 +14,12 @@ from jax.core import Tracer
 from jaxtyping import Array
 
 from .._check import check_distinct
-from .._errors import (
-    describe_value,
-    nearest,
-    type_error,
-    value_error,
-)
+from .._errors import describe_value, nearest, type_error, value_error
 from .._jaxprs import digest, text_of
 from .._reduce import ReducerTree
-from .._spaces import (
-    POINT,
-    Axis,
-    Geometry,
-    Space,
-    raw_shape,
-)
-from .._store import (
-    LONGEST,
-    StoredArray,
-    is_name,
-)
-from .._tree import (
-    as_data,
-    leaves_with_names,
-)
+from .._spaces import POINT, Axis, Geometry, Space, raw_shape
+from .._store import LONGEST, StoredArray, is_name
+from .._tree import as_data, leaves_with_names
 from .._types import PyTree
 
 OutputCoords: TypeAlias = Mapping[
@@ -48,22 +28,24 @@ OutputCoords: TypeAlias = Mapping[
 """The dims of one value of each output, in order, with coordinates; keyed by path."""
 
 
-KnownCoords: TypeAlias = dict[str, dict[str, np.ndarray | None]]
-"""The same after checks, with NumPy arrays."""
+NamedDims: TypeAlias = dict[str, dict[str, np.ndarray | None]]
+"""The same after checks: the dims of outputs that have names, with coordinates."""
+
+Coordinates: TypeAlias = dict[str, tuple[Sequence[str], np.ndarray, Mapping[str, Any]]]
+"""The dims, values and attributes of coordinates, by name."""
 
 
-# Names of variables, dims and coordinates.
-def as_output_coords(function: str, output_coords: OutputCoords) -> KnownCoords:
+def as_output_coords(function: str, output_coords: OutputCoords) -> NamedDims:
     """Return `output_coords` after all checks that need no outputs."""
-    known = {
+    named = {
         path: {
             dim: _as_coords(function, path, dim, values)
             for dim, values in _as_dict(function, dims).items()
         }
         for path, dims in _as_dict(function, output_coords).items()
     }
-    shared = coords_of(known)
-    for path, dims in known.items():
+    shared = coords_of(named)
+    for path, dims in named.items():
         for dim, coords in dims.items():
             if coords is not None and not np.array_equal(coords, shared[dim]):
                 raise value_error(
@@ -74,7 +56,7 @@ def as_output_coords(function: str, output_coords: OutputCoords) -> KnownCoords:
                     "the dims.",
                 )
     # A dim without coordinates may get them from another output.
-    return {path: {dim: shared.get(dim) for dim in known[path]} for path in known}
+    return {path: {dim: shared.get(dim) for dim in named[path]} for path in named}
 
 
 def _as_dict(function: str, value: object) -> Mapping[str, Any]:
@@ -102,22 +84,22 @@ def _as_coords(function: str, path: str, dim: str, values: object) -> np.ndarray
     return coords
 
 
-def coords_of(known: KnownCoords) -> dict[str, np.ndarray]:
+def coords_of(named: NamedDims) -> dict[str, np.ndarray]:
     """Return the coordinates of the dims that have coordinates."""
     shared: dict[str, np.ndarray] = {}
-    for dims in known.values():
+    for dims in named.values():
         for dim, coords in dims.items():
             if coords is not None:
                 shared.setdefault(dim, coords)
     return shared
 
 
-def dims_of(known: KnownCoords) -> set[str]:
+def dims_of(named: NamedDims) -> set[str]:
     """Return the names of all named dims of outputs."""
-    return {dim for dims in known.values() for dim in dims}
+    return {dim for dims in named.values() for dim in dims}
 
 
-def coords_texts(known: KnownCoords) -> dict[str, str]:
+def coords_texts(named: NamedDims) -> dict[str, str]:
     """Return a text that identifies the dims of each output."""
 
     def text(coords: np.ndarray | None) -> str:
@@ -128,12 +110,12 @@ def coords_texts(known: KnownCoords) -> dict[str, str]:
 
     return {
         path: "; ".join(f"{dim}: {text(coords)}" for dim, coords in dims.items())
-        for path, dims in known.items()
+        for path, dims in named.items()
     }
 
 
 def check_output_coords(
-    known: KnownCoords,
+    named: NamedDims,
     shapes: Mapping[str, tuple[int, ...]],
     taken: set[str],
     function: str = "sweep",
@@ -142,9 +124,13 @@ def check_output_coords(
 
     `taken` are the names of the space, and `function` is the public function.
     """
-    misfit = ft.partial(_misfit, function)
+
+    def misfit(path: str, wrong: str, cure: str) -> ValueError:
+        wrong = f"`output_coords[{path!r}]` {wrong}."
+        return value_error(function, wrong, f"{cure}.")
+
     lengths: dict[str, int] = {}
-    for path, dims in known.items():
+    for path, dims in named.items():
         if path not in shapes:
             arrays = [name for name, shape in shapes.items() if shape]
             wrong = f"`output_coords` names {path!r}."
@@ -168,27 +154,23 @@ def check_output_coords(
                 raise misfit(path, wrong, "Rename one of the dims")
 
 
-def _misfit(function: str, path: str, wrong: str, cure: str) -> ValueError:
-    return value_error(function, f"`output_coords[{path!r}]` {wrong}.", f"{cure}.")
-
-
 def reduced_coords(
-    reducers: ReducerTree, results: PyTree, known: KnownCoords, taken: set[str]
-) -> KnownCoords:
+    reducers: ReducerTree, results: PyTree, named: NamedDims, taken: set[str]
+) -> NamedDims:
     """Return the names of the dims of reductions, by their paths.
 
-    `known` names dims of outputs, which their reductions keep. The dims that a reducer
+    `named` names dims of outputs, which their reductions keep. The dims that a reducer
     adds lead. Their names get a prefix if they are `taken`, or are those of other
     coordinates.
     """
-    named: KnownCoords = {}
-    taken = taken | dims_of(known)
+    reduced: NamedDims = {}
+    taken = taken | dims_of(named)
     added: dict[str, np.ndarray | None] = {}
     for reducer_path, reducer, part in reducers.parts(results):
         for leaf_path, leaf in leaves_with_names(part):
             path = ".".join(filter(None, (reducer_path, leaf_path))) or "value"
             leading, output = reducer.dims_at(leaf_path, shape := _shape_of(leaf))
-            kept = {} if output is None else known.get(output or "value", {})
+            kept = {} if output is None else named.get(output or "value", {})
             if leading and not kept:
                 rest = range(len(leading), len(shape))
                 leading = {**leading, **{f"{path}.{k}": None for k in rest}}
@@ -200,56 +182,42 @@ def reduced_coords(
                     dim = f"{reducer_path or 'result'}.{dim}"
                 added[dim] = dims[dim] = coords
             if dims or kept:
-                named[path] = {**dims, **kept}
-    return named
+                reduced[path] = {**dims, **kept}
+    return reduced
 
 
-@dataclasses.dataclass(frozen=True)
-class Names:
-    """The names in a dataset, computed once for each.
+def names_of(
+    outputs: PyTree, space: Space, named: NamedDims
+) -> tuple[dict[str, tuple[str, ...]], str]:
+    """Return the names of variables in the dataset of a space, all distinct.
 
-    `geometry` is the geometry of the space. `outputs` has the variables of the output
-    leaves, in order, with the dims of one value; `status` is the name of the variable
-    with the status of points. `inner` has the dims of one value of each coordinate, and
-    `coords` the coordinates of the dims of outputs.
+    They are the outputs, in order, with the dims of one value, and the status of
+    points. `outputs` are the shapes and dtypes of one output. Raises a `ValueError` if
+    the `named` dims do not fit them, or if two have one path.
     """
-
-    geometry: Geometry
-    outputs: dict[str, tuple[str, ...]]
-    status: str
-    inner: dict[str, tuple[str, ...]]
-    coords: dict[str, np.ndarray]
-
-    def coordinates(self) -> dict[str, tuple[Any, np.ndarray, Any]]:
-        """Return dims, values and attributes of each axis, or leaf of its values.
-
-        The coordinates of dims of outputs come last.
-        """
-        variables = {
-            name: (
-                (dim, *self.inner[name]),
-                as_text(storable(value)),
-                _attrs(self.geometry.axes, name),
-            )
-            for name, dim, value in _columns(self.geometry)
-        }
-        return variables | dim_variables(self.coords)
-
-
-def names_of(outputs: PyTree, space: Space, known: KnownCoords) -> Names:
-    """Return the names in the dataset of a space, all distinct.
-
-    `outputs` are the shapes and dtypes of one output. Raises a `ValueError` if the
-    `known` dims do not fit them, or if two have one path.
-    """
-    geometry = space.geometry
-    inner, taken = _coordinate_dims(geometry)
-    if known:
-        check_output_coords(known, shapes_of(outputs), taken)
-    taken |= dims_of(known)
+    _, taken = _coordinate_dims(space.geometry)
+    if named:
+        check_output_coords(named, shapes_of(outputs), taken)
+    taken |= dims_of(named)
     (status,) = taken.free(["status"], "sweep.")
-    dims = output_dims(outputs, known, taken)
-    return Names(geometry, dims, status, inner, coords_of(known))
+    return output_dims(outputs, named, taken), status
+
+
+def coordinates_of(space: Space, named: NamedDims) -> Coordinates:
+    """Return dims, values and attributes of each axis, or leaf of its values.
+
+    The coordinates of dims of outputs come last.
+    """
+    geometry, (inner, _) = space.geometry, _coordinate_dims(space.geometry)
+    axes = {
+        name: (
+            (dim, *inner[name]),
+            as_text(storable(value)),
+            _attrs(geometry.axes, name),
+        )
+        for name, dim, value in _columns(geometry)
+    }
+    return axes | dim_variables(coords_of(named))
 
 
 def names_in(space: Space) -> set[str]:
@@ -287,14 +255,14 @@ class TakenNames(set[str]):
 
 
 def output_dims(
-    outputs: PyTree, known: KnownCoords, taken: TakenNames
+    outputs: PyTree, named: NamedDims, taken: TakenNames
 ) -> dict[str, tuple[str, ...]]:
     """Return the dims of each output by its name, which is then taken."""
     dims = {}
     for path, shape in shapes_of(outputs).items():
-        unnamed = () if path in known else inner_dims(path, len(shape))
+        unnamed = () if path in named else inner_dims(path, len(shape))
         name, *inner = taken.free([path, *unnamed])
-        dims[name] = tuple(known[path]) if path in known else tuple(inner)
+        dims[name] = tuple(named[path]) if path in named else tuple(inner)
     return dims
 
 
@@ -316,9 +284,7 @@ def _coordinate_dims(
     return dims, taken
 
 
-def dim_variables(
-    coords: Mapping[str, np.ndarray],
-) -> dict[str, tuple[Any, np.ndarray, Any]]:
+def dim_variables(coords: Mapping[str, np.ndarray]) -> Coordinates:
     """Return dims, values and attributes of the coordinates of dims of outputs."""
     return {dim: ((dim,), as_text(values), {}) for dim, values in coords.items()}
 

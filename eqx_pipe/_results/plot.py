@@ -124,9 +124,9 @@ def _array_of(
 
 def _check_known(wrong: str, name: str, array: Any) -> None:
     """Raise unless `name` is a dim or a coordinate."""
-    known = [*array.dims, *(name for name in array.coords if name not in array.dims)]
-    if name not in known:
-        raise value_error(_FUNCTION, wrong, nearest(name, known))
+    choices = [*array.dims, *(name for name in array.coords if name not in array.dims)]
+    if name not in choices:
+        raise value_error(_FUNCTION, wrong, nearest(name, choices))
 
 
 def _selected(array: Any, sel: Mapping[str, object]) -> Any:

@@ -19,22 +19,9 @@ import numpy as np
 from jaxtyping import Bool, Int8, Int64, UInt32
 
 from .._check import check_choice
-from .._errors import (
-    message,
-    optional,
-    type_error,
-    value_error,
-)
+from .._errors import message, optional, type_error, value_error
 from .._reduce import Over, as_over
-from .._spaces import (
-    Indices,
-    Space,
-    as_index,
-    cells_of,
-    indices,
-    is_several,
-    joined,
-)
+from .._spaces import Indices, Space, as_index, cells_of, indices, is_several, joined
 from .._store import (
     FAILED,
     MISSING,
@@ -55,10 +42,7 @@ from .._store import (
     ranges_of,
     well_formed,
 )
-from .._tree import (
-    leaf_text,
-    leaves_with_names,
-)
+from .._tree import leaf_text, leaves_with_names
 from .._types import Axes, DataFrame, Dataset, PyTree
 from .best import Best, Compared, means_of, replicates, scores
 from .files import LOAD, check_folder, fields_in, save
@@ -70,7 +54,7 @@ from .frames import (
     reduction_dataset,
     reduction_frame,
 )
-from .names import KnownCoords
+from .names import NamedDims
 from .plot import draw
 
 _BEST = "SweepResult.best"
@@ -162,7 +146,7 @@ class SweepResult:
     _errors: dict[str, Int64[np.ndarray, " _failed"]] = dataclasses.field(
         default_factory=dict
     )
-    output_coords: KnownCoords = dataclasses.field(default_factory=dict)
+    output_coords: NamedDims = dataclasses.field(default_factory=dict)
 
     # `_gaps` are the ranges of points without a value, each with its status. `_errors`
     # has the points, in order, of each error text.
@@ -367,14 +351,14 @@ class SweepResult:
 
         Needs `pip install 'eqx_pipe[sweep]'`."""
         optional("SweepResult.to_xarray", "xarray")
-        known, attrs = self.output_coords, attributes(self.space, self._provenance)
+        named, attrs = self.output_coords, attributes(self.space, self._provenance)
         if self._errors:
             spans = {text: ranges_of(points) for text, points in self._errors.items()}
             attrs[ERRORS] = json.dumps(spans)
         if self.points is not None:
             attrs["points_reduced"] = self.points
-            return reduction_dataset(self.values, known, attrs)
-        return dataset_of(self.values, self.space, known, self.status[...], attrs)
+            return reduction_dataset(self.values, named, attrs)
+        return dataset_of(self.values, self.space, named, self.status[...], attrs)
 
     def to_pandas(self) -> DataFrame:
         """Return the result as a `pandas.DataFrame` with one row for each point.

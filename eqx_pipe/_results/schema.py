@@ -24,24 +24,21 @@ from .._spaces import (
     axis_structs,
     is_axis,
 )
-from .._tree import (
-    key_kind,
-    path_name,
-)
+from .._tree import key_kind, path_name
 from .._types import PyTree
-from .names import KnownCoords
+from .names import NamedDims
 
 # Keep the record of a store small, since every reader of the store reads it.
 _MOST_BYTES = 1024
 
 
 def schema_of(
-    outputs: PyTree, names: list[str], space: Space, known: KnownCoords
+    outputs: PyTree, names: list[str], space: Space, named: NamedDims
 ) -> dict[str, Any]:
     """Return the schema of a result.
 
     `outputs` are the shapes and dtypes of one output, and `names` the variables of its
-    leaves, in order. `known` are the named dims of outputs.
+    leaves, in order. `named` are the named dims of outputs.
     """
     name = iter(names)
 
@@ -55,7 +52,7 @@ def schema_of(
         "mode": "zip" if space.geometry.is_part else space.mode,
         "outputs": _written(outputs, variable),
         "space": _written(space.tree, part),
-        "output_dims": {path: list(dims) for path, dims in known.items()},
+        "output_dims": {path: list(dims) for path, dims in named.items()},
     }
 
 

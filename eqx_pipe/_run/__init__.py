@@ -25,6 +25,11 @@ from .pace import Pace as Pace
 from .pace import Watch as Watch
 from .pace import clock as clock
 from .pace import save_pause as save_pause
+from .programs import CONTROLS as CONTROLS
+from .programs import REDUCERS as REDUCERS
+from .programs import SMALL_BYTES as SMALL_BYTES
+from .programs import TRACES as TRACES
 from .programs import compiled as compiled
+from .programs import copies_of as copies_of
 from .programs import no_mesh as no_mesh
 from .programs import put as put

@@ -1,4 +1,24 @@
-"""Compiled programs, and copies of arrays on devices, kept for the next call."""
+"""Compiled programs, traces, and copies on devices: what a call leaves for the next.
+
+What this process keeps, all of it here:
+
+- `PROGRAMS` (in `_cache.py`, since loaders use it, too): compiled programs. The key has
+  the jaxprs and everything else that is compiled in; arrays are no part of it. At most
+  256; an entry counts while the objects that its jaxprs hold by identity live.
+- `TRACES`: the traces of a function, by its identity, the options, and the schema of
+  the space. At most 32 of at most 4 MiB of arrays; removed with the function, and
+  traced again if something that the function reads has changed (`_same`).
+- `REDUCERS`: the traces of built-in reducers, which depend on their fields and on the
+  outputs alone. At most 128, with initial states of at most 1 MiB.
+- `copies_of(array)`: copies of a JAX array by place, and the columns made of a table.
+  Of at most 1 MiB each; removed with the array.
+- `CONTROLS`: the numbers that select the points of a call, on the devices, by the
+  points and the layout. At most 256.
+
+What a plan keeps (`Programs` and `Points.placed` in `_sweep`) is found without
+comparing such keys, and is gone with the plan: a `Sweeper` has at most 32 plans, a
+worker at most 4 sweeps.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,18 +28,30 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from .._cache import PROGRAMS, WeakCache
+from .._cache import PROGRAMS, LRUCache, WeakCache
 from .._errors import type_error
 from .._jaxprs import Fingerprint
 from .._mesh_context import NO_MESH
 from .._types import PyTree
 
-# A copy to every device takes longer than a small sweep. JAX arrays are immutable, so
-# those that several sweeps use (tables of axes, keys, small weights) are copied once. A
-# copy is removed with its array.
-_SMALL_BYTES = 2**20
+TRACES, REDUCERS, CONTROLS = LRUCache(32), LRUCache(128), LRUCache(256)
+
+SMALL_BYTES = 2**20
+"""The maximum bytes of an array of which copies are kept."""
+
 _HANDED_IN_BYTES = 2**12
 _copies: WeakCache[dict[Any, jax.Array]] = WeakCache()
+
+
+def copies_of(array: jax.Array) -> dict[Any, jax.Array]:
+    """Return the copies of an array, to add to or to look up.
+
+    A copy to every device takes longer than a small sweep. JAX arrays are immutable, so
+    those that several sweeps use (tables of axes, keys, small weights) are copied once.
+    No array may be a copy of itself, since its entry would never be removed.
+    """
+    copies = _copies.get(array)
+    return _copies.put(array, {}) if copies is None else copies
 
 
 def compiled(
@@ -49,31 +81,23 @@ def put(tree: PyTree, place: jax.sharding.Sharding) -> PyTree:
     Small NumPy arrays are not copied, since a call copies them faster.
     """
     leaves, structure = jtu.tree_flatten(tree)
-    found = [
+    there = [
         leaf if _is_handed_in(leaf) else (_copies.get(leaf) or {}).get(place)
         for leaf in leaves
     ]
-    new = [k for k, there in enumerate(found) if there is None]
+    new = [k for k, copy in enumerate(there) if copy is None]
     if new:
         copies = jax.device_put([leaves[k] for k in new], place)
         for k, copy in zip(new, copies, strict=True):
-            found[k] = copy
-            _keep(leaves[k], place, copy)
-    return jtu.tree_unflatten(structure, found)
+            there[k], leaf = copy, leaves[k]
+            if isinstance(leaf, jax.Array) and copy is not leaf:  # others may change
+                if math.prod(leaf.shape) * leaf.dtype.itemsize <= SMALL_BYTES:
+                    copies_of(leaf)[place] = copy
+    return jtu.tree_unflatten(structure, there)
 
 
 def _is_handed_in(leaf: Any) -> bool:
     return type(leaf) is np.ndarray and leaf.nbytes <= _HANDED_IN_BYTES
-
-
-def _keep(leaf: Any, place: jax.sharding.Sharding, copy: jax.Array) -> None:
-    # Other arrays may change, and an entry that is its own copy would never be removed.
-    if not isinstance(leaf, jax.Array) or copy is leaf:
-        return
-    if math.prod(leaf.shape) * leaf.dtype.itemsize <= _SMALL_BYTES:
-        copies = _copies.get(leaf)
-        copies = _copies.put(leaf, {}) if copies is None else copies
-        copies[place] = copy
 
 
 def no_mesh(function: str = "sweep") -> Any:

@@ -132,14 +132,10 @@ class SearchResult:
         files = as_files(function, path, "path")
         rounds = rounds_in(function, files)
         if not rounds:
-            raise FileNotFoundError(
-                message(
-                    function,
-                    f"{files.path_of()!r} has no rounds of a search.",
-                    "Give the folder of `explore(..., store=)`; `SweepResult.load` "
-                    "reads the store of a sweep.",
-                )
-            )
+            wrong = f"{files.path_of()!r} has no rounds of a search."
+            cure = "Give the folder of `explore(..., store=)`; `SweepResult.load` "
+            cure += "reads the store of a sweep."
+            raise FileNotFoundError(message(function, wrong, cure))
         sweeps = tuple(map(SweepResult.load, rounds))
         goal = dict(sweeps[-1].made)
         mode, over = goal.get("mode", "min"), tuple(goal.get("over", ()))
@@ -181,8 +177,9 @@ def rounds_in(function: str, files: Files) -> list[Files]:
         wrong = f"{files.path_of()!r} has later rounds, but no `{lost[0]}`."
         cure = "Call the same search again, which computes this round."
         raise value_error(function, wrong, cure)
-    found = [files.below(name) for name in stores]
-    return found if not found or exists(found[-1]) else found[:-1]  # not created yet
+    rounds = [files.below(name) for name in stores]
+    is_created = not rounds or exists(rounds[-1])
+    return rounds if is_created else rounds[:-1]
 
 
 Callback: TypeAlias = Callable[[SearchResult], object]
@@ -290,9 +287,9 @@ def explore(
     if progress is not None:
         check_bool(function, "progress", progress)
     folder = None if store is None else as_files(function, store)
-    given = {"num": operator.index(num), "by": by, "mode": mode}
-    given |= {"method": method, "key": key, "space": whole}
-    texts = None if folder is None else as_texts(given, function)
+    identity = {"num": operator.index(num), "by": by, "mode": mode}
+    identity |= {"method": method, "key": key, "space": whole}
+    texts = None if folder is None else as_texts(identity, function)
     settings, over = settings_of(function, whole)
     # Settings of all rounds are compared under the same noise.
     common = any(axis.replicates == "common" for axis in whole.axes().values())
@@ -301,26 +298,17 @@ def explore(
     goal |= {"mode": mode, "rounds": operator.index(rounds)}
     goal |= {"over": list(over)} if over else {}
 
+    options: Any = {"executor": executor, "batch_size": batch_size, "mesh": mesh}
+    # Shown below the bar of the rounds in a terminal, but not in a log file.
+    options |= {"on_error": on_error, "progress": False if progress is False else None}
+
     def prepared(points: Space, key: Key | None, files: Files | None) -> Sweeper:
-        request = request_of(
-            function,
-            fn,
-            points,
-            key=key,
-            store=files,
-            executor=executor,
-            batch_size=batch_size,
-            mesh=mesh,
-            on_error=on_error,
-            # Shown below the bar of the rounds in a terminal, but not in a log file.
-            progress=False if progress is False else None,
-        )
+        request = request_of(function, fn, points, key=key, store=files, **options)
         made = Sweeper(dataclasses.replace(request, search=texts, goal=goal))
         if not request.by_hand:
             # Raise, before any computation, unless `by` selects one number.
-            one = jtu.tree_map(
-                lambda x: jnp.empty((1, *x.shape), x.dtype), made.outputs(points, key)
-            )
+            structs = made.outputs(points, key)
+            one = jtu.tree_map(lambda x: jnp.empty((1, *x.shape), x.dtype), structs)
             scores(function, one, 1, by)
         return made
 

@@ -215,7 +215,7 @@ class EvosaxState(eqx.Module):
 
     space: Space
     key: Key
-    known: PyTree
+    inner: PyTree
     candidates: Float[Array, "points axes"]
 
 
@@ -267,19 +267,19 @@ class Evosax:
         before, width = state.candidates.shape
         key, first, draws = jr.split(state.key, 3)
         strategy, params = _made(self.strategy, num, width)
-        known = state.known
+        inner = state.inner
         # A strategy that starts with a population has no mean to start from.
         parameters = inspect.signature(strategy.init).parameters
         if not before and "population" not in parameters:
-            known = strategy.init(first, jnp.full(width, 0.5), params)
-        if known is None:
+            inner = strategy.init(first, jnp.full(width, 0.5), params)
+        if inner is None:
             candidates = jr.uniform(draws, (num, width))
         else:
-            candidates, known = strategy.ask(draws, known, params)
+            candidates, inner = strategy.ask(draws, inner, params)
         # Reflect at 0 and at 1, as often as needed: clipped candidates would often be
         # equal.
         inside = np.abs((np.asarray(candidates, np.float64) + 1) % 2 - 1)
-        asked = EvosaxState(state.space, key, known, candidates)
+        asked = EvosaxState(state.space, key, inner, candidates)
         return state.space.from_unit(inside), asked
 
     def tell(
@@ -289,12 +289,12 @@ class Evosax:
         strategy, params = _made(self.strategy, *state.candidates.shape)
         key, draws = jr.split(state.key)
         fitness = jnp.asarray(losses, jnp.float32)
-        if state.known is None:
-            known = strategy.init(draws, state.candidates, fitness, params)
+        if state.inner is None:
+            inner = strategy.init(draws, state.candidates, fitness, params)
         else:
-            told = state.candidates, fitness, state.known, params
-            known, _ = strategy.tell(draws, *told)
-        return EvosaxState(state.space, key, known, state.candidates)
+            told = state.candidates, fitness, state.inner, params
+            inner, _ = strategy.tell(draws, *told)
+        return EvosaxState(state.space, key, inner, state.candidates)
 
 
 @ft.lru_cache(32)  # each strategy compiles its methods once

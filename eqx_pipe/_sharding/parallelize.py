@@ -223,11 +223,11 @@ def parallelize(
     if init_params is not None:
         cure = "Give a function that returns parameters."
         check_callable("sharding.parallelize", "init_params", init_params, cure)
-    known, around = as_rules(rules), current_rules()
-    if around is not None and known is None:
+    named, around = as_rules(rules), current_rules()
+    if around is not None and named is None:
         # Kept, since the returned functions may be called outside the `with` block.
-        known, mesh = around[0], around[1] if mesh is None else mesh
-    run, batch = _Parallel(fun, _mesh_for(mesh, known), known), struct_of(initial_batch)
+        named, mesh = around[0], around[1] if mesh is None else mesh
+    run, batch = _Parallel(fun, _mesh_for(mesh, named), named), struct_of(initial_batch)
 
     @wraps_function(fun)
     def parallel(params: PyTree, batch: PyTree) -> PyTree:

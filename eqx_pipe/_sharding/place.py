@@ -371,15 +371,15 @@ def resolve(
     a global array.
     """
     check_mesh(function, mesh)
-    known = as_rules(rules)
+    axis_rules = as_rules(rules)
     leaves = named_leaves(tree)
     resolved, problems, uneven = [], [], False
     for at, spec in zip(leaves, _specs_of(function, tree, leaves, specs), strict=True):
         sharding, wrong = None, []
         if is_placeable(at.value):
             spec = spec if at.value.ndim else P()  # an array without axes is not split
-            if known is not None:  # the names are logical
-                spec, wrong = known.resolve(tuple(spec))
+            if axis_rules is not None:  # the names are logical
+                spec, wrong = axis_rules.resolve(tuple(spec))
             wrong = wrong or _wrong_axes(at.value, spec, mesh)
             if not wrong:
                 wrong = _uneven_sizes(at.value, spec, mesh, local=local)
@@ -388,7 +388,7 @@ def resolve(
         problems += [f"`{at.name}`: {line}" if at.name else line for line in wrong]
         resolved.append(LeafSharding(at.name, at.value, sharding))
     if problems:
-        names = "specs" if known is None else "logical names or the rules"
+        names = "specs" if axis_rules is None else "logical names or the rules"
         pad = " or the sizes: `jnp.pad` pads an array to a size that fits."
         raise value_error(
             function,

@@ -119,8 +119,9 @@ def show(
 def page_with(data: Any) -> str:
     """Return the page with some data in it."""
     text = resources.files("eqx_pipe._show").joinpath("page.html").read_text("utf-8")
-    given = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    return text.replace(_EMPTY, _EMPTY.replace("null", given.replace("<", "\\u003c")))
+    # A text in the data must not end the script element.
+    data = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return text.replace(_EMPTY, _EMPTY.replace("null", data.replace("<", "\\u003c")))
 
 
 def server_of(page: Page, port: int) -> tuple[ThreadingHTTPServer, str]:
@@ -130,11 +131,11 @@ def server_of(page: Page, port: int) -> tuple[ThreadingHTTPServer, str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             where = urllib.parse.urlsplit(self.path)
-            _, given, *rest = [*where.path.split("/"), ""]
-            if not secrets.compare_digest(given.encode(), token.encode()):
+            _, secret, *rest = [*where.path.split("/"), ""]
+            if not secrets.compare_digest(secret.encode(), token.encode()):
                 return self.reply(403, "text/plain", "The address lacks its token.")
-            given = dict(urllib.parse.parse_qsl(where.query))
-            query = {k: given.get(k, "") for k in ("metric", "mode", "group")}
+            asked = dict(urllib.parse.parse_qsl(where.query))
+            query = {k: asked.get(k, "") for k in ("metric", "mode", "group")}
             old, tag = self.headers.get("If-None-Match"), ""
             with lock:
                 try:

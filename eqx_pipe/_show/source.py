@@ -101,11 +101,10 @@ class Reading(NamedTuple):
         assert self.result is not None
         axes, points = self.result.space.axes(), self.result.space[index]
         hidden = () if replicates else [k for k in axes if axes[k].replicates]
-        found = points.geometry.columns()
-        found |= {
-            k: np.asarray(self.outputs[f"point.{k}"])[index] for k in self.changed
-        }
-        return {k: x for k, x in found.items() if x.ndim == 1 and k not in hidden}
+        columns = points.geometry.columns()
+        for name in self.changed:
+            columns[name] = np.asarray(self.outputs[f"point.{name}"])[index]
+        return {k: x for k, x in columns.items() if x.ndim == 1 and k not in hidden}
 
     def _read(self, name: str, leaf: Any, columns: Any = slice(None)) -> np.ndarray:
         if self.follower is not None and isinstance(leaf, StoredArray):
@@ -146,9 +145,9 @@ class Source:
             names, files = self._files.names(), self._files
             self._is_train = bool(CHECKPOINTS & names)
             if self._is_train:
-                found = sorted(CHECKPOINTS & names)
-                self._saved = [files.entry(name) for name in found]
-                return [files.tag(name) for name in found], self._saved
+                keys = sorted(CHECKPOINTS & names)
+                self._saved = [files.entry(name) for name in keys]
+                return [files.tag(name) for name in keys], self._saved
             self._stores = []
             if "zarr.json" not in names:
                 self._stores = rounds_in(self._function, files)
@@ -162,7 +161,7 @@ class Source:
                 old.update()
             else:
                 self._follower = old = Follower(self._function, files)
-            return count, len(old.store.chunks), old.store.known.when.tobytes()
+            return count, len(old.store.chunks), old.store.listing.when.tobytes()
 
     def _no_store(self, names: set[str]) -> FileNotFoundError:
         what = "is not there any more" if self._version else "is not there"
@@ -182,43 +181,41 @@ class Source:
         return self._reading
 
     def _read(self) -> Reading:
-        given = self._given
-        if given is None and self._is_train:
-            given = TrainResult.load(self._files)
-        elif given is None:
+        result = self._given
+        if result is None and self._is_train:
+            result = TrainResult.load(self._files)
+        elif result is None:
             assert self._follower is not None
             store = self._follower.store
             if "reduce" in store.record:
-                gaps, size = store.account().gaps, store.chunks.size
-                return Reading(
-                    "reduction", self._filled(gaps, size) | {"unit": "blocks"}
-                )
-            given = result_in(store)
+                facts = self._filled(store.account().gaps, store.chunks.size)
+                return Reading("reduction", facts | {"unit": "blocks"})
+            result = result_in(store)
             if self._stores:
                 for files in self._stores[len(self._rounds) : -1]:
-                    found = result_in(Follower(self._function, files).store)
-                    self._rounds.append(jtu.tree_map(_in_memory, found))
-                over = tuple(dict(given.made).get("over", ()))
-                given = SearchResult((*self._rounds, given), over=over)
-        if isinstance(given, TrainResult):
-            return self._training(given)
-        if isinstance(given, SearchResult):
-            return self._search(given)
-        if given.points is not None:
-            counts = {"done": given.points, "total": len(given)}
+                    earlier = result_in(Follower(self._function, files).store)
+                    self._rounds.append(jtu.tree_map(_in_memory, earlier))
+                over = tuple(dict(result.made).get("over", ()))
+                result = SearchResult((*self._rounds, result), over=over)
+        if isinstance(result, TrainResult):
+            return self._training(result)
+        if isinstance(result, SearchResult):
+            return self._search(result)
+        if result.points is not None:
+            counts = {"done": result.points, "total": len(result)}
             return Reading("reduction", {"unit": "points", "counts": counts})
-        facts = self._filled(given._gaps, len(given), given.started)
-        return self._points("sweep", given, facts, dict(given.made))
+        facts = self._filled(result._gaps, len(result), result.started)
+        return self._points("sweep", result, facts, dict(result.made))
 
-    def _search(self, given: SearchResult) -> Reading:
-        goal = {"by": given.by, "mode": given.mode} | dict(given.sweeps[-1].made)
-        result, (first, *_) = given.result, given.sweeps
-        rounds = max(goal.get("rounds", 0), len(given.sweeps))
-        later = (rounds - len(given.sweeps)) * len(first)
+    def _search(self, search: SearchResult) -> Reading:
+        goal = {"by": search.by, "mode": search.mode} | dict(search.sweeps[-1].made)
+        result, (first, *_) = search.result, search.sweeps
+        rounds = max(goal.get("rounds", 0), len(search.sweeps))
+        later = (rounds - len(search.sweeps)) * len(first)
         facts = self._filled(result._gaps, len(result), first.started, later)
-        facts["note"] = f"{len(given.sweeps)} of {rounds} rounds"
-        found = self._points("search", result, facts, goal)
-        return found._replace(rounds=given.rounds)
+        facts["note"] = f"{len(search.sweeps)} of {rounds} rounds"
+        reading = self._points("search", result, facts, goal)
+        return reading._replace(rounds=search.rounds)
 
     def _points(
         self, kind: str, result: SweepResult, facts: dict[str, Any], goal: Any
@@ -244,13 +241,13 @@ class Source:
         goal = dict(result.curves.made)
         facts = self._trained(result, max(goal.get("steps", 0), result.step))
         curves = self._points("train", result.curves, facts, goal).curves
-        found = self._points("train", result.latest, facts, goal)
-        outputs = {name: found.outputs[name] for name in curves}
-        found = found._replace(outputs=outputs, curves=curves, training=result)
+        reading = self._points("train", result.latest, facts, goal)
+        outputs = {name: reading.outputs[name] for name in curves}
         recorded = [name for name in result.space.names if f"point.{name}" in curves]
         values = {name: np.asarray(curves[f"point.{name}"].leaf) for name in recorded}
         changed = {name: x for name, x in values.items() if (x != x[:, :1]).any()}
-        return found._replace(changed=changed)
+        more: Any = {"outputs": outputs, "curves": curves, "changed": changed}
+        return reading._replace(training=result, **more)
 
     def _filled(
         self, gaps: Any, size: int, started: float = 0.0, later: int = 0
@@ -262,18 +259,18 @@ class Source:
         missing, failed = count_in(gaps, MISSING) + later, count_in(gaps, FAILED)
         counts = {"failed": failed, "missing": missing, "total": size + later}
         counts["done"] = counts["total"] - missing - failed
-        found: dict[str, Any] = {"unit": "points", "counts": counts}
-        if self._follower is not None and self._follower.store.known.done.any():
+        facts: dict[str, Any] = {"unit": "points", "counts": counts}
+        if self._follower is not None and self._follower.store.listing.done.any():
             store = self._follower.store
-            times = np.sort(store.known.when[store.known.done])
+            times = np.sort(store.listing.when[store.listing.done])
             last = times[-1]
-            found["written"] = int(last // 10**9)
+            facts["written"] = int(last // 10**9)
             begin = max(started * 1e9, min(last - _WINDOW, times[-20:][0]))
             count = np.count_nonzero(times > begin) * store.chunks.points
             if missing and last > begin:
-                found["rate"] = rate = float(count / (last - begin) * 1e9)
-                found["left"] = missing / rate
-        return found
+                facts["rate"] = rate = float(count / (last - begin) * 1e9)
+                facts["left"] = missing / rate
+        return facts
 
     def _trained(self, result: TrainResult, steps: int) -> dict[str, Any]:
         """Return counts of trainings, their shares of all steps, and the time left."""
@@ -284,7 +281,7 @@ class Source:
         shares = {
             k: (steps - result.trained)[x].sum() / whole for k, x in kinds.items()
         }
-        found: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "unit": "trainings",
             "step": result.step,
             "steps": steps,
@@ -293,16 +290,16 @@ class Source:
         }
         times = [] if self._given else [x.when for x in self._saved if x is not None]
         if times:
-            now, found["written"] = max(times) / 1e9, max(times) // 10**9
+            now, facts["written"] = max(times) / 1e9, max(times) // 10**9
             # The step at which a call began is not recorded, so checkpoints are
             # compared; those of a training that began again do not count.
             kept = [pair for pair in self._paces if pair[1] <= result.step]
             self._paces = [*kept, (now, result.step)][-8:]
             (then, before), left = self._paces[0], steps - result.step
             if left and result.step > before and now > then:
-                found["rate"] = rate = (result.step - before) / (now - then)
-                found["left"] = left / rate
-        return found
+                facts["rate"] = rate = (result.step - before) / (now - then)
+                facts["left"] = left / rate
+        return facts
 
 
 def _in_memory(leaf: Any) -> Any:

@@ -34,16 +34,16 @@ def view(
     first output and `"min"`. `group` is the dim that groups curves, or `"all"`.
     """
     reading, name = source.reading(), source.path.rstrip("/").rpartition("/")[2]
-    found: dict[str, Any] = {"name": name, "now": int(time.time()), **reading.facts}
-    found |= {"kind": reading.kind, "metrics": [], "metric": "", "mode": "min"}
+    page: dict[str, Any] = {"name": name, "now": int(time.time()), **reading.facts}
+    page |= {"kind": reading.kind, "metrics": [], "metric": "", "mode": "min"}
     result = reading.result
     if result is None:
-        return found
+        return page
     names, dims = reading.metrics, Dims(result.space)
-    found |= {"function": result.function, "dims": result.space.dims, "metrics": names}
-    found |= {"failures": _failures(reading), "axes": _axes(result.space)}
+    page |= {"function": result.function, "dims": result.space.dims, "metrics": names}
+    page |= {"failures": _failures(reading), "axes": _axes(result.space)}
     if not names:
-        return found
+        return page
     metric, mode = reading.chosen(metric, mode)
     values, scores = reading.numbers(metric)
     ok = np.asarray(result.ok)
@@ -60,39 +60,39 @@ def view(
         with np.errstate(invalid="ignore"):
             spread = scores[rows].std(axis=1, dtype=np.float64)
         cells = {metric: means[top], "± std": spread}
-        found["table"] = {"over": f"{rows.shape[1]} × {', '.join(over)}"}
+        page["table"] = {"over": f"{rows.shape[1]} × {', '.join(over)}"}
     else:
-        over, rows, found["table"] = [], order[:_TOP, None], {}
+        over, rows, page["table"] = [], order[:_TOP, None], {}
         cells = {k: x[np.searchsorted(few, rows[:, 0])] for k, x in outputs.items()}
         cells |= _progress(reading, rows[:, 0])
     shown = [[row[0], *np.intersect1d(row[1:], few)] for row in rows]
     cells = reading.at(rows[:, 0], replicates=not over) | cells
-    found["table"] |= _rows(shown, cells) | {"metric": metric}
-    found |= {"metric": metric, "mode": mode}
-    found["lost"] = int((ok & ~np.isfinite(scores)).sum())
-    found["sample"] = {"i": few, "total": len(result), "outputs": outputs}
-    found["sample"]["columns"] = reading.at(few, replicates=False)
+    page["table"] |= _rows(shown, cells) | {"metric": metric}
+    page |= {"metric": metric, "mode": mode}
+    page["lost"] = int((ok & ~np.isfinite(scores)).sum())
+    page["sample"] = {"i": few, "total": len(result), "outputs": outputs}
+    page["sample"]["columns"] = reading.at(few, replicates=False)
     if reading.rounds is not None:
-        found["history"] = _history(reading.rounds, scores, mode)
+        page["history"] = _history(reading.rounds, scores, mode)
     elif not reading.changed:
-        found |= _grid(dims, np.where(ok, scores, np.nan), np.asarray(result.status))
+        page |= _grid(dims, np.where(ok, scores, np.nan), np.asarray(result.status))
     if values is not None:
         by, choices, groups = _grouped(dims, group)
         # Groups of one setting each show its mean already.
         top = [] if over and len(groups) > 1 else rows[:5]
         curve = reading.curves[metric]
-        found |= {"group": by, "groupings": choices}
-        found["curves"] = {
+        page |= {"group": by, "groupings": choices}
+        page["curves"] = {
             "x": "step" if curve.dim == "eval_step" else curve.dim,
             "steps": curve.steps[curve.picked],
             "top": [{"i": row[:1], "y": values[row].mean(axis=0)} for row in top],
             "bands": [_band(name, values[rows]) for name, rows in groups],
         }
     if reading.training is not None:
-        found["states"] = _states(reading.training.curves)
+        page["states"] = _states(reading.training.curves)
         if reading.changed and len(order):
-            found["population"] = _population(reading, metric, order)
-    return found
+            page["population"] = _population(reading, metric, order)
+    return page
 
 
 def pair(sources: Sequence[Source], metric: str = "", mode: str = "") -> dict[str, Any]:
@@ -107,16 +107,16 @@ def pair(sources: Sequence[Source], metric: str = "", mode: str = "") -> dict[st
         metric, mode = readings[0].chosen(metric, mode)
         metric = metric if metric in common else common[0]
     views = [view(source, metric, mode, "all") for source in sources]
-    found: dict[str, Any] = {"views": views, "matched": None, "metrics": common}
-    found |= {"metric": metric, "mode": views[0]["mode"]}
+    page: dict[str, Any] = {"views": views, "matched": None, "metrics": common}
+    page |= {"metric": metric, "mode": views[0]["mode"]}
     if not common:
-        return found
+        return page
     results = [reading.result for reading in readings if reading.result is not None]
     every = [np.arange(len(result)) for result in results]
     axes = [x.at(i, replicates=False) for x, i in zip(readings, every, strict=True)]
     shared = [name for name in axes[0] if name in axes[1]]
     if not shared:
-        return found
+        return page
     means = [
         _means(reading, metric, [columns[name] for name in shared])
         for reading, columns in zip(readings, axes, strict=True)
@@ -125,27 +125,27 @@ def pair(sources: Sequence[Source], metric: str = "", mode: str = "") -> dict[st
     before, after = (np.array([each[key] for key in keys]) for each in means)
     with np.errstate(invalid="ignore"):
         change = after - before
-    known = ~np.isnan(change)
-    if not known.any():
-        return found
-    order = ranked(after, found["mode"], known)
-    few, good = order[evenly(len(order), _SAMPLE)], -1 if found["mode"] == "min" else 1
+    has_both = ~np.isnan(change)
+    if not has_both.any():
+        return page
+    order = ranked(after, page["mode"], has_both)
+    few, good = order[evenly(len(order), _SAMPLE)], -1 if page["mode"] == "min" else 1
     top, moves = order[:_TOP], {"before": before, "after": after, "change": change}
     settings = zip(*[keys[k] for k in top], strict=True)
     cells: dict[str, Any] = dict(zip(shared, settings, strict=True))
     cells |= {name: x[top] for name, x in moves.items()}
-    found["matched"] = {
+    page["matched"] = {
         "count": len(order),
         "better": int((good * change > 0).sum()),
         "worse": int((good * change < 0).sum()),
-        "median": np.median(change[known]),
+        "median": np.median(change[has_both]),
         "before": before[few],
         "after": after[few],
         "texts": [", ".join(map(text_of, keys[k])) for k in few],
         "i": few,
         "table": _rows(top[:, None], cells) | {"metric": "after", "over": "replicates"},
     }
-    return found
+    return page
 
 
 def _means(
@@ -166,14 +166,14 @@ def _means(
 
 def _sampled(reading: Reading, order: np.ndarray) -> np.ndarray:
     """Return points to draw, the best among them, of few chunks of a store."""
-    known, leaves = order, reading.outputs.values()
+    points, leaves = order, reading.outputs.values()
     stored = [leaf for leaf in leaves if isinstance(leaf, StoredArray)]
     if stored and len(chunks := stored[0].store.chunks) > _CHUNKS:
-        held = chunks.holding(known)
+        held = chunks.holding(points)
         some = np.random.default_rng(1).permutation(np.unique(held))[:_CHUNKS]
-        known = known[np.isin(held, some)]
-    known = known[evenly(len(known), _SAMPLE)]  # by rank
-    return np.union1d(known, order[:_TOP]).astype(int)
+        points = points[np.isin(held, some)]
+    points = points[evenly(len(points), _SAMPLE)]  # by rank
+    return np.union1d(points, order[:_TOP]).astype(int)
 
 
 def _axes(space: Space) -> dict[str, Any]:
@@ -218,8 +218,8 @@ class Dims:
 
 def _is_uneven(reading: Reading) -> bool:
     """Return whether a scheduler stopped some trainings, maybe of one setting."""
-    found = reading.training
-    return found is not None and int((~found.active).sum()) > len(found.errors)
+    training = reading.training
+    return training is not None and int((~training.active).sum()) > len(training.errors)
 
 
 def _rows(points: Iterable[Any], cells: Mapping[str, Any]) -> dict[str, Any]:
@@ -302,8 +302,8 @@ def _grid(dims: Dims, scores: np.ndarray, status: np.ndarray) -> dict[str, Any]:
     def cells(x: np.ndarray) -> np.ndarray:
         return np.add.reduceat(np.add.reduceat(x.sum(axis=2), cuts[0], 0), cuts[1], 1)
 
-    known = np.isfinite(array)
-    total, count = cells(np.where(known, array, 0)).T, cells(known.astype(int)).T
+    finite = np.isfinite(array)
+    total, count = cells(np.where(finite, array, 0)).T, cells(finite.astype(int)).T
     with np.errstate(invalid="ignore"):
         grid: dict[str, Any] = {"z": total / count, "x": names[0], "y": names[1]}
     failed, missing = (
@@ -358,15 +358,15 @@ def _population(reading: Reading, metric: str, order: np.ndarray) -> dict[str, A
 def _failures(reading: Reading) -> list[dict[str, Any]]:
     """Return the most frequent errors, with the values of axes where they occurred."""
     assert reading.result is not None
-    found, errors = [], reading.result._errors.items()
+    rows, errors = [], reading.result._errors.items()
     for text, points in sorted(errors, key=lambda x: -len(x[1]))[:8]:
         ranges = {
             k: [x.min(), x.max()] if x.dtype.kind in "biuf" else np.unique(x)[:6]
             for k, x in reading.at(points, replicates=False).items()
         }
         row = {"text": text, "count": len(points), "first": points[:3]}
-        found.append(row | {"ranges": ranges})
-    return found
+        rows.append(row | {"ranges": ranges})
+    return rows
 
 
 def plain(x: Any) -> Any:

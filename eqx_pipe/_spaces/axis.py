@@ -139,10 +139,9 @@ class Axis(eqx.Module):
     @property
     def table(self) -> Any:
         """The values at all positions, if they are an array, or `None`."""
-        known = self.known
-        return (
-            known if isinstance(known, jax.Array) and not is_key_array(known) else None
-        )
+        values = self.known
+        is_plain = isinstance(values, jax.Array) and not is_key_array(values)
+        return values if is_plain else None
 
     def at_row(self, row: Any) -> "Axis":
         """Return an axis with one value, made of a row of the `table`."""

@@ -102,9 +102,9 @@ def values_at(
     if axis.is_static:
         static: Any = axis
         return [static.value(int(k), key) for k in positions]
-    known = axis.known
-    if known is not None:
-        return (known if is_key_array(known) else np.asarray(known))[positions]
+    stored = axis.known
+    if stored is not None:
+        return (stored if is_key_array(stored) else np.asarray(stored))[positions]
     at = jnp.asarray(positions, jnp.int32)
     return jax.vmap(lambda i: jtu.tree_map(jnp.asarray, value_of(name, axis, i, key)))(
         at
@@ -113,9 +113,9 @@ def values_at(
 
 def axis_structs(name: str, axis: Axis, key: Key | None) -> PyTree:
     """Return the shapes and dtypes of one value of an axis whose values are arrays."""
-    known = axis.known
-    if known is not None:
-        return jax.ShapeDtypeStruct(known.shape[1:], known.dtype)
+    stored = axis.known
+    if stored is not None:
+        return jax.ShapeDtypeStruct(stored.shape[1:], stored.dtype)
     position = jax.ShapeDtypeStruct((), jnp.int32)
     return jax.eval_shape(lambda i: value_of(name, axis, i, key), position)
 
@@ -528,8 +528,8 @@ class Geometry:
         """The leaf, the dim and the table of each axis whose values are known."""
         pairs = zip(self.leaf_indices, self.axis_dims, strict=True)
         axes = [(index, dim, self.leaves[index]) for index, dim in pairs]
-        found = [(k, dim, x.table) for k, dim, x in axes if not x.is_static]
-        return [each for each in found if each[2] is not None]
+        tables = [(k, dim, x.table) for k, dim, x in axes if not x.is_static]
+        return [each for each in tables if each[2] is not None]
 
     @ft.cached_property
     def key_dims(self) -> tuple[int, ...]:
@@ -1237,10 +1237,10 @@ def _middles(
 ) -> Float[np.ndarray, " points"]:
     """Return the middle of the part of each value in the unit interval, or NaN."""
     choices = values_at(name, axis, key, np.arange(len(axis)))
-    known: dict[Any, int] = {}
+    positions_of: dict[Any, int] = {}
     for k, value in enumerate(_hashable(axis.is_static, choices)):
-        known.setdefault(value, k)
-    positions = np.array([known.get(value, np.nan) for value in values], float)
+        positions_of.setdefault(value, k)
+    positions = np.array([positions_of.get(value, np.nan) for value in values], float)
     # The middle, since rounding could move an end into the next part.
     return (positions + 0.5) / len(axis)
 

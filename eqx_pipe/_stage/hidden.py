@@ -36,13 +36,10 @@ def check_nothing_hidden(function: str, argument: str, stage: Any) -> None:
                 # By identity: a Module with arrays has no hash.
                 modules.setdefault(id(module), f"`{_class(module)}` ({where})")
         if modules:
-            raise value_error(
-                function,
-                f"{_place_of(fn, stage)}`{argument}` hides the parameters of "
-                f"{', '.join(modules.values())} in a function, so gradients and "
-                "optimisers do not see them.",
-                _CURE,
-            )
+            wrong = f"{_place_of(fn, stage)}`{argument}` hides the parameters of "
+            wrong += f"{', '.join(modules.values())} in a function, so gradients and "
+            wrong += "optimisers do not see them."
+            raise value_error(function, wrong, _CURE)
 
 
 def _opaque_leaves(tree: Any) -> list[Any]:

@@ -145,20 +145,20 @@ def _first(
     root: PyTree, node: PyTree, parent: str, path: str
 ) -> tuple[str, str | None]:
     """Return the child of `node` to which a path leads, and the path below it."""
-    known = node.segments() if is_composite(node) else ()
+    segments = node.segments() if is_composite(node) else ()
     # The longest first: `gates.a` must not be read as a child of a stage `gates`.
-    for segment in sorted(known, key=len, reverse=True):
+    for segment in sorted(segments, key=len, reverse=True):
         if path == segment:
             return segment, None
         if path.startswith(f"{segment}."):
             return segment, path[len(segment) + 1 :]
     where = f" in `{parent}`" if parent else ""
-    paths = [join_path(parent, name) for name in known]
+    paths = [join_path(parent, name) for name in segments]
     raise value_error(
         type(root).__name__.lower(),
         f"there is no stage `{path}`{where}.",
         nearest(join_path(parent, path), paths)
-        if known
+        if segments
         else "To replace a part of a layer, an attribute, use `equinox.tree_at`.",
     )
 
@@ -191,11 +191,9 @@ def check_patterns(function: str, argument: str, patterns: Iterable[object]) -> 
     """Raise a `TypeError` unless each is a non-empty string."""
     for pattern in patterns:
         if not isinstance(pattern, str) or not pattern.removeprefix("!"):
-            raise type_error(
-                function,
-                f"`{argument}` holds {describe_value(pattern)}.",
-                'Give patterns of paths, as strings: `"head"`, `"blocks.*.attn"`.',
-            )
+            wrong = f"`{argument}` holds {describe_value(pattern)}."
+            cure = 'Give patterns of paths, as strings: `"head"`, `"blocks.*.attn"`.'
+            raise type_error(function, wrong, cure)
 
 
 def matches(pattern: str, path: str, *, below: bool = False) -> bool:
@@ -251,11 +249,11 @@ def check_matched(
 
     `what` is the noun for a path's target in the message.
     """
-    known = list(dict.fromkeys(paths))
-    named = _with_parents(known) if below else known
+    paths = list(dict.fromkeys(paths))
+    named = _with_parents(paths) if below else paths
     for pattern in patterns:
         bare = pattern.removeprefix("!")
-        if not any(matches(bare, path, below=below) for path in known):
+        if not any(matches(bare, path, below=below) for path in paths):
             raise value_error(
                 function, f"`{pattern}` matches no {what}.", nearest(bare, named)
             )

@@ -112,12 +112,6 @@ def is_composite(stage: PyTree) -> TypeGuard[AnyStage]:
     return getattr(type(stage), "made_of_stages", False)
 
 
-def state_indices(stage: PyTree) -> list[eqx.nn.StateIndex]:
-    """Return the state indices of a stage, by which a `State` finds its state."""
-    leaves = jtu.tree_leaves(stage, is_leaf=is_state_index)
-    return list(filter(is_state_index, leaves))
-
-
 def is_state_index(leaf: object) -> bool:
     """Return whether a leaf is a state index."""
     return isinstance(leaf, eqx.nn.StateIndex)
@@ -130,12 +124,11 @@ def check_state(function: str, stage: StageLike, state: object) -> None:
             return
         path = _path_of_stateful(stage)
         who = f"stage `{path}`" if path else "it"
-        raise value_error(
-            function,
-            f"{who} is stateful, but got no state.",
-            "Build the pipeline by `pipe, state = equinox.nn.make_with_state(...)"
-            "(...)` and call `y, state = pipe(x, state)`.",
-        )
+        wrong = f"{who} is stateful, but got no state."
+        cure = "Build the pipeline by `pipe, state = "
+        cure += "equinox.nn.make_with_state(...)(...)` and call `y, state = pipe(x, "
+        cure += "state)`."
+        raise value_error(function, wrong, cure)
     cure = (
         "Give an `equinox.nn.State`. A stage takes one input; several values go in as "
         "one tuple or dict. Keys are passed as `key=`."
@@ -160,14 +153,13 @@ def check_state_is_ours(
     `State` is a dict by state indices, and raises a bare `KeyError` with the index.
     """
     marker = error.args[0] if len(error.args) == 1 else None
-    if state is not None and any(i.marker is marker for i in state_indices(stage)):
-        raise value_error(
-            function,
-            "the state has no entry for a stage of this pipeline: it was made for "
-            "another pipeline, or before this one changed.",
-            "Pass the state that `equinox.nn.make_with_state` returned together with "
-            "this pipeline.",
-        ) from error
+    indices = filter(is_state_index, jtu.tree_leaves(stage, is_leaf=is_state_index))
+    if state is not None and any(index.marker is marker for index in indices):
+        wrong = "the state has no entry for a stage of this pipeline: it was made for "
+        wrong += "another pipeline, or before this one changed."
+        cure = "Pass the state that `equinox.nn.make_with_state` returned together "
+        cure += "with this pipeline."
+        raise value_error(function, wrong, cure) from error
 
 
 def own_state(
@@ -527,9 +519,9 @@ def _key_parameter(stage: Any) -> inspect.Parameter | None:
             return None
         bound = ft.partial(stage.func, *stage.args, **stage.keywords)
         return _of_callee(bound, stage.func)
-    known = parameters(stage)
-    if "key" in known or not known:  # no parameters under `vmap`
-        return known.get("key")
+    named = parameters(stage)
+    if "key" in named or not named:  # no parameters under `vmap`
+        return named.get("key")
     if not isinstance(stage, eqx.Module):  # a function that `tree_at` inserted
         return None
     wrapped = getattr(stage, "__wrapped__", None)  # `filter_jit(f)` and similar
@@ -543,9 +535,9 @@ def _key_parameter(stage: Any) -> inspect.Parameter | None:
 @ft.lru_cache(4096)
 def of_type(cls: type) -> inspect.Parameter | None:
     """Return the `key` parameter of a class's instances, or their `**kwargs`."""
-    known = parameters(cls.__call__)
-    wraps = [p for p in known.values() if p.kind is p.VAR_KEYWORD]
-    return known.get("key", wraps[0] if wraps else None)
+    named = parameters(cls.__call__)
+    wraps = [p for p in named.values() if p.kind is p.VAR_KEYWORD]
+    return named.get("key", wraps[0] if wraps else None)
 
 
 def _of_callee(bound: Any, callee: Any) -> inspect.Parameter | None:

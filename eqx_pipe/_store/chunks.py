@@ -168,8 +168,8 @@ def merged(ranges: Mapping[int, Int64[np.ndarray, "_ranges 2"]]) -> Gaps:
         np.column_stack([spans, np.full(len(spans), status)])
         for status, spans in ranges.items()
     ]
-    found = np.concatenate([NO_GAPS, *each])
-    return found[np.argsort(found[:, 0], kind="stable")]
+    gaps = np.concatenate([NO_GAPS, *each])
+    return gaps[np.argsort(gaps[:, 0], kind="stable")]
 
 
 def picked_gaps(gaps: Gaps, index: Integer[np.ndarray, " picked"]) -> Gaps:
@@ -184,11 +184,11 @@ def picked_gaps(gaps: Gaps, index: Integer[np.ndarray, " picked"]) -> Gaps:
 
 def joined_gaps(parts: Iterable[tuple[Gaps, int]]) -> Gaps:
     """Return the gaps of several concatenated results, given each with its size."""
-    found, first = [NO_GAPS], 0
+    shifted, first = [NO_GAPS], 0
     for gaps, size in parts:
-        found.append(gaps + np.array([first, first, 0]))
+        shifted.append(gaps + np.array([first, first, 0]))
         first += size
-    return np.concatenate(found)
+    return np.concatenate(shifted)
 
 
 def count_in(gaps: Gaps, status: int) -> int:
@@ -199,7 +199,7 @@ def count_in(gaps: Gaps, status: int) -> int:
 
 def first_in(gaps: Gaps, status: int, most: int) -> list[int]:
     """Return the first points with a status: missing or failed."""
-    found: list[int] = []
+    points: list[int] = []
     for first, stop, _ in gaps[gaps[:, 2] == status][:most].tolist():
-        found += range(first, min(stop, first + most))
-    return found[:most]
+        points += range(first, min(stop, first + most))
+    return points[:most]

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from .._errors import SweepError, message
+from .._errors import sweep_error
 from .disk import GROWING, PARTS, ROOT, Taken, Undecodable, disk_errors, is_name
 from .format import (
     MALFORMED,
@@ -136,7 +136,7 @@ def locked(
         if function == "sweep":
             cure = f"{cure[:-1]}; processes that fill one store together each take "
             cure += "their own `shard=(index, count)`."
-        raise SweepError(message(function, wrong, cure)) from None
+        raise sweep_error(function, wrong, cure) from None
 
 
 def lay_out(
@@ -160,6 +160,8 @@ def lay_out(
         sides = {k: side if k in stay else 1 - side for k, side in old_sides.items()}
         cut = cut if moved else old.record["cut"]
     made, root, record = files_of(layout, cut, sides)
+    # Whoever finds `.growing` after a kill removes the files of the layout that is not
+    # in `zarr.json`, be it the new one or the old one.
     listed = [_counts(root), *([] if old is None else [_counts(old.root)])]
     files.put(GROWING, json.dumps(listed).encode())
     try:
@@ -194,12 +196,12 @@ def settle(files: Files) -> None:
     for name in filter(is_part, files.names(PARTS)):
         files.remove(f"{PARTS}/{name}")
     try:
-        found = files.get(GROWING)
+        data = files.get(GROWING)
     except FileNotFoundError:
         return
     except Undecodable:  # not a file of this store
-        found = b"[]"
-    nodes, listed, sides = dict[str, Any](), _listed(found), dict[str, int]()
+        data = b"[]"
+    nodes, listed, sides = dict[str, Any](), _listed(data), dict[str, int]()
     if exists(files):
         root, record = read_root("sweep", files)
         nodes, sides = root["consolidated_metadata"]["metadata"], record["sides"]
@@ -216,23 +218,23 @@ _Counts: TypeAlias = Mapping[str, Sequence[int]]
 
 
 def _counts(root: Mapping[str, Any]) -> _Counts:
-    found = {}
+    counts = {}
     for name, node in root["consolidated_metadata"]["metadata"].items():
         chunk = node["chunk_grid"]["configuration"]["chunk_shape"]
         pairs = zip(node["shape"], chunk, strict=True)
-        found[name] = [-(-n // size) for n, size in pairs]
-    return found
+        counts[name] = [-(-n // size) for n, size in pairs]
+    return counts
 
 
 def _listed(data: bytes) -> list[_Counts]:
     """Return the arrays that `.growing` lists; none if it is damaged."""
     try:
-        found = json.loads(data)
-        names = [name for counts in found for name in counts]
-        each = [n for counts in found for n in counts.values()]
+        listed = json.loads(data)
+        names = [name for counts in listed for name in counts]
+        each = [n for counts in listed for n in counts.values()]
         whole = all(type(x) is int for n in each for x in n)
         few = max(map(math.prod, each), default=0) <= MOST_CHUNKS
-        return found if whole and few and all(map(is_name, names)) else []
+        return listed if whole and few and all(map(is_name, names)) else []
     except MALFORMED:
         return []
 

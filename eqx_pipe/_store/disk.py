@@ -201,11 +201,11 @@ class Folder(Keys):
         with self._naming(key):
             file = os.open(self.path_of(key), _READ)
             try:
-                found = os.fstat(file)
-                if not stat.S_ISREG(found.st_mode):
+                info = os.fstat(file)
+                if not stat.S_ISREG(info.st_mode):
                     raise Undecodable("it is not a regular file")
-                if found.st_size > (most_bytes() if most is None else most):
-                    raise Undecodable(f"it has {found.st_size:,} bytes")
+                if info.st_size > (most_bytes() if most is None else most):
+                    raise Undecodable(f"it has {info.st_size:,} bytes")
                 with open(file, "rb", closefd=False) as stream:
                     return stream.read()
             finally:
@@ -261,7 +261,7 @@ class Folder(Keys):
 
     def entries(self, below: str) -> dict[str, Entry]:
         """Return the size and time of each file in a folder."""
-        found = {}
+        files = {}
         with self._naming(below), contextlib.suppress(*_ABSENT):
             with os.scandir(self.path_of(below)) as entries:
                 for entry in entries:
@@ -269,8 +269,8 @@ class Folder(Keys):
                         now = entry.stat()
                     except FileNotFoundError:  # another process has removed it
                         continue
-                    found[entry.name] = Entry(now.st_size, now.st_mtime_ns)
-        return found
+                    files[entry.name] = Entry(now.st_size, now.st_mtime_ns)
+        return files
 
     @contextlib.contextmanager
     def lock(

@@ -101,6 +101,7 @@ class Filling:
     def has_leftovers(self) -> bool:
         """Return whether a growth or a kill left files that this process may remove."""
         files = self.store.files
+        # Without a lock, or beside shards, another process may still be writing them.
         may_remove = self.has_locks and not files.conditional
         if not (self.settles and may_remove and self.shard is None):
             return False
@@ -116,6 +117,7 @@ class Filling:
         """
         store, owned = self.store, self.owned
         listed, sound = store.listed(), 0
+        # A status without values shows in two listings, without reading any file.
         lost = np.flatnonzero(store.lacks_values(listed.done)).tolist()
         self.broken = {n for n in lost if n in owned and not store.is_sound(n)}
         chunk_bytes = max(1, store.row_bytes * store.chunks.points)
@@ -134,16 +136,16 @@ class Filling:
 
     def todo(self, listed: Listed) -> Todo:
         """Return the chunks of the share to compute, with the rows that they lack."""
-        found: dict[int, Int64[np.ndarray, " rows"] | None] = {}
+        rows_by_chunk: dict[int, Int64[np.ndarray, " rows"] | None] = {}
         current = self.store.files.conditional
         for number in np.flatnonzero(~listed.done | listed.odd).tolist():
             if number in self.owned and number not in self.broken:
                 is_new = current and not listed.done[number]
                 rows = None if is_new else self._wanted(number)
                 if rows is None or len(rows):
-                    found[number] = rows
-        found |= dict.fromkeys(self.broken)
-        return dict(sorted(found.items()))
+                    rows_by_chunk[number] = rows
+        rows_by_chunk |= dict.fromkeys(self.broken)
+        return dict(sorted(rows_by_chunk.items()))
 
     def keep(
         self,
@@ -159,11 +161,14 @@ class Filling:
         may be mixed. So the files are read back, and written again if they differ.
         """
         index, errors = np.arange(len(status)) if rows is None else rows, errors or {}
+        # Most chunks are new: in a bucket they are put without reading first, since a
+        # put that expects no object there fails if another process was faster.
         is_new = rows is None and number not in self.broken
         is_new &= self.store.files.conditional
         if is_new and self.store.commit(number, values, status, errors, is_new=True):
             return
         for _ in range(_TRIES):
+            # A sound chunk has come from another process meanwhile: merge the rows.
             whole = rows is None and not self.store.is_sound(number)
             at = None if whole else index
             is_alone = self.store.commit(number, values, status, errors, at)

@@ -334,13 +334,13 @@ def chunks_of(record: Mapping[str, Any]) -> Chunks:
 
 def variables_of(record: Mapping[str, Any]) -> list[Variable]:
     """Return the arrays of values of a store; their dtypes are numbers."""
-    found = []
+    variables = []
     for name, dtype, inner, dims in record["variables"]:
         variable = Variable(name, np.dtype(dtype), tuple(inner), tuple(dims))
         if variable.dtype.kind not in "biufc" or any(n < 0 for n in inner):
             raise ValueError(f"an array {dtype}{inner}")
-        found.append(variable)
-    return found
+        variables.append(variable)
+    return variables
 
 
 def coordinate_dtype(recorded: Mapping[str, Any]) -> np.dtype:
@@ -449,14 +449,14 @@ def decompress(files: Files, key: str, size: int) -> bytes:
     data = files.get(key, _bound(size))
     if len(data) < 4 or struct.unpack("<I", data[-4:])[0] != checksum(data[:-4]):
         raise Undecodable("its checksum differs")
-    found = np.empty(size, np.uint8)
+    raw = np.empty(size, np.uint8)
     try:
-        decoded = Zstd().decode(data[:-4], found)
+        decoded = Zstd().decode(data[:-4], raw)
     except RuntimeError as error:
         raise Undecodable(f"{error}") from error
     if len(decoded) != size:
         raise Undecodable(f"it holds {len(decoded):,} bytes")
-    return found.tobytes()
+    return raw.tobytes()
 
 
 def _bound(size: int) -> int:
@@ -508,7 +508,7 @@ def _inflated(data: bytes, wbits: int, most: int) -> bytes:
     Bytes after their end raise `Undecodable`, since no sweep has written them.
     """
     inflate = zlib.decompressobj(wbits)
-    found = inflate.decompress(data, most + 1)
-    if len(found) > most or not inflate.eof or inflate.unused_data:
+    raw = inflate.decompress(data, most + 1)
+    if len(raw) > most or not inflate.eof or inflate.unused_data:
         raise Undecodable("it holds another number of bytes")
-    return found
+    return raw

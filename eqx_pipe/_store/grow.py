@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from jaxtyping import Int8, Int64
 
-from .._errors import SweepError, message
+from .._errors import sweep_error
 from .chunks import FAILED, MISSING, OK, Chunks
 from .create import lay_out, locked
 from .disk import disk_errors
-from .format import (
-    StoreLayout,
-)
+from .format import StoreLayout
 from .objects import Files
 from .store import Damaged, Store, open_store
 
@@ -62,8 +60,8 @@ class Origin:
         pairs = zip(self.positions, digits, strict=True)
         was = np.stack([at[digit] for at, digit in pairs])
         old = tuple(max(1, n) for n in self.lengths)
-        found = np.ravel_multi_index(tuple(was), old, mode="clip")
-        return np.where(np.all(was >= 0, axis=0), found, -1)
+        index = np.ravel_multi_index(tuple(was), old, mode="clip")
+        return np.where(np.all(was >= 0, axis=0), index, -1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,14 +103,12 @@ def grow_store(
             return None
         with locked(files, None) as has_locks, disk_errors(store.path, "grow"):
             if not has_locks:
-                raise SweepError(
-                    message(
-                        "sweep",
-                        "growing a store requires file locks, which "
-                        f"`{store.path}` does not support.",
-                        "Copy the store to a disk with locks, let it grow there, and "
-                        "copy it back; or give another path.",
-                    )
+                raise sweep_error(
+                    "sweep",
+                    "growing a store requires file locks, which "
+                    f"`{store.path}` does not support.",
+                    "Copy the store to a disk with locks, let it grow there, and "
+                    "copy it back; or give another path.",
                 )
             fill = ft.partial(_mark_ends, store)
             if growth.moved:
@@ -138,14 +134,14 @@ def _copy(old: Store, origin: Origin, new: Store) -> None:
 
     @ft.lru_cache(most)  # adjacent new chunks often take rows from the same old chunk
     def read(number: int) -> Sequence[np.ndarray]:
-        return [old.read(number, k, known=True) for k in range(len(old.variables))]
+        return [old.read(number, k, must_exist=True) for k in range(len(old.variables))]
 
     raised = old.account().errors
     for number, (rows, status) in enumerate(statuses_of(old, new.chunks, origin)):
         values = [variable.empty(len(rows)) for variable in new.variables]
-        known = np.flatnonzero(status != MISSING)
-        for was, at in old.chunks.grouped(rows[known]):
-            index, first = known[at], old.chunks.span(was)[0]
+        held = np.flatnonzero(status != MISSING)
+        for was, at in old.chunks.grouped(rows[held]):
+            index, first = held[at], old.chunks.span(was)[0]
             try:
                 for leaf, old_leaf in zip(values, read(was), strict=True):
                     leaf[index] = old_leaf[rows[index] - first]
@@ -169,11 +165,11 @@ def statuses_of(
         spans = list(map(chunks.span, range(begin, min(begin + step, len(chunks)))))
         first, last = spans[0][0], spans[-1][1]
         rows = origin.rows(first, last)
-        known = np.flatnonzero(rows >= 0)
-        numbers = old.chunks.holding(rows[known])
+        held = np.flatnonzero(rows >= 0)
+        numbers = old.chunks.holding(rows[held])
         status = np.full(last - first, MISSING, np.int8)
-        status[known] = np.where(done[numbers], np.int8(OK), np.int8(MISSING))
-        unsure = known[(done & odd)[numbers]]
+        status[held] = np.where(done[numbers], np.int8(OK), np.int8(MISSING))
+        unsure = held[(done & odd)[numbers]]
         for number, at in old.chunks.grouped(rows[unsure]):
             manifest, index = old.manifest(number), unsure[at]
             if manifest is not None:

@@ -185,8 +185,8 @@ class StoredArray(_LazyArray):
         if isinstance(first, slice):
             chosen = range(n)[first]
             low, high = min(chosen, default=0), max(chosen, default=-1) + 1
-            found = self._read(low, high)[:: abs(chosen.step)]
-            return (found if chosen.step > 0 else found[::-1])[(slice(None), *rest)]
+            values = self._read(low, high)[:: abs(chosen.step)]
+            return (values if chosen.step > 0 else values[::-1])[(slice(None), *rest)]
         if not (rest or self._grid or first is Ellipsis or first is None):
             return self._take(self._positions(first))
         return self._read(0, n)[index]
@@ -203,25 +203,25 @@ class StoredArray(_LazyArray):
     def _take(self, index: np.ndarray) -> Any:
         """Return the values at some points, in any order."""
         flat, chunks = index.reshape(-1), self.store.chunks
-        found = np.empty((len(flat), *self._inner), self._raw)
+        taken = np.empty((len(flat), *self._inner), self._raw)
         parts = dict(chunks.grouped(flat))
         for number, values in self._chunks([*parts]):
             here = parts[number]
-            found[here] = values[flat[here] - chunks.span(number)[0]]
-        return self._wrap(found.reshape(*index.shape, *self._inner))
+            taken[here] = values[flat[here] - chunks.span(number)[0]]
+        return self._wrap(taken.reshape(*index.shape, *self._inner))
 
     def _read(self, first: int, last: int) -> Any:
         """Return the values of a range of positions on the leading axis."""
         row = math.prod(self._lead[1:])
-        found = np.empty(((last - first) * row, *self._inner), self._raw)
+        whole = np.empty(((last - first) * row, *self._inner), self._raw)
         begin, end = first * row, last * row
         if begin < end:
             edges = self.store.chunks.holding(np.array([begin, end - 1])).tolist()
             for number, values in self._chunks(range(edges[0], edges[1] + 1)):
                 start, stop = self.store.chunks.span(number)
                 at, until = max(start, begin), min(stop, end)
-                found[at - begin : until - begin] = values[at - start : until - start]
-        return self._wrap(found.reshape(last - first, *self._lead[1:], *self._inner))
+                whole[at - begin : until - begin] = values[at - start : until - start]
+        return self._wrap(whole.reshape(last - first, *self._lead[1:], *self._inner))
 
     def _chunks(self, numbers: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
         """Yield some chunks with their values; a bucket sends several at once."""
@@ -235,10 +235,10 @@ class StoredArray(_LazyArray):
         last = self._last
         if last is not None and last[0] == number:
             return last[1]
-        known = self.done is not None and bool(self.done[number])
-        found = self.store.read(number, self._variable, known).astype(self._raw)
-        self._last = (number, found)
-        return found
+        must_exist = self.done is not None and bool(self.done[number])
+        values = self.store.read(number, self._variable, must_exist).astype(self._raw)
+        self._last = (number, values)
+        return values
 
     def _wrap(self, raw: np.ndarray) -> Any:
         if self._kind is None:

@@ -89,8 +89,8 @@ class Objects(Keys):
     def entry(self, key: str) -> Entry | None:
         """Return the size and time of an object, or `None` if it does not exist."""
         with contextlib.suppress(FileNotFoundError), self._naming(key):
-            found = self._obstore.head(self._bucket, self._prefix + key)
-            return Entry(found["size"], int(found["last_modified"].timestamp() * 1e9))
+            head = self._obstore.head(self._bucket, self._prefix + key)
+            return Entry(head["size"], int(head["last_modified"].timestamp() * 1e9))
         return None
 
     def get(self, key: str, most: int | float | None = None) -> bytes:
@@ -100,10 +100,10 @@ class Objects(Keys):
         memory.
         """
         with self._naming(key):
-            found = self._obstore.get(self._bucket, self._prefix + key)
-            if found.meta["size"] > (most_bytes() if most is None else most):
-                raise Undecodable(f"it has {found.meta['size']:,} bytes")
-            return bytes(found.bytes())
+            answer = self._obstore.get(self._bucket, self._prefix + key)
+            if answer.meta["size"] > (most_bytes() if most is None else most):
+                raise Undecodable(f"it has {answer.meta['size']:,} bytes")
+            return bytes(answer.bytes())
 
     def remove(self, key: str) -> None:
         """Remove an object if it exists."""
@@ -130,23 +130,23 @@ class Objects(Keys):
     def names(self, below: str = "") -> set[str]:
         """Return the names of the objects below a prefix, and of deeper prefixes."""
         with self._naming(below):
-            found = self._obstore.list_with_delimiter(
+            listing = self._obstore.list_with_delimiter(
                 self._bucket, self._prefix + below or None
             )
-        paths = [*found["common_prefixes"], *(x["path"] for x in found["objects"])]
+        paths = [*listing["common_prefixes"], *(x["path"] for x in listing["objects"])]
         return {path.rstrip("/").rpartition("/")[2] for path in paths}
 
     def entries(self, below: str) -> dict[str, Entry]:
         """Return the size and time of each object below a prefix."""
-        found = {}
+        files = {}
         with self._naming(below):
             path = self._prefix + below
             for batch in self._obstore.list(self._bucket, path, chunk_size=1000):
                 for each in batch:
                     when = int(each["last_modified"].timestamp() * 1e9)
                     name = each["path"].removeprefix(f"{path}/")
-                    found[name] = Entry(each["size"], when)
-        return found
+                    files[name] = Entry(each["size"], when)
+        return files
 
     @contextlib.contextmanager
     def lock(

@@ -136,12 +136,12 @@ class Store:
     def listed(self) -> Listed:
         """Return the chunks that exist, without reading files."""
         name = self.record["status"]
-        entries = self.files.entries(name)
-        found = [entries.get(file) for file in self.chunks.names(self._root(name))]
-        count = len(found)
-        done = np.fromiter((entry is not None for entry in found), bool, count)
-        odd = (entry is not None and not is_ok_size(entry.size) for entry in found)
-        when = (0 if entry is None else entry.when for entry in found)
+        files = self.files.entries(name)
+        entries = [files.get(file) for file in self.chunks.names(self._root(name))]
+        count = len(entries)
+        done = np.fromiter((entry is not None for entry in entries), bool, count)
+        odd = (entry is not None and not is_ok_size(entry.size) for entry in entries)
+        when = (0 if entry is None else entry.when for entry in entries)
         return Listed(
             done, np.fromiter(odd, bool, count), np.fromiter(when, np.int64, count)
         )
@@ -176,24 +176,24 @@ class Store:
         first, last = self.chunks.span(number)
         return version._replace(status=_resized(version.status, last - first))
 
-    def read(self, number: int, variable: int, known: bool = False) -> np.ndarray:
+    def read(self, number: int, variable: int, must_exist: bool = False) -> np.ndarray:
         """Return the values of a chunk of one variable, a row for each point.
 
         Raises if they do not match its status file. The rows of a missing chunk have
-        the fill value, but a missing chunk that is `known` to have existed raises.
+        the fill value, but with `must_exist` a missing chunk raises.
         """
         versions, (first, last) = self._versions(number), self.chunks.span(number)
         if versions is None:
-            if known:
+            if must_exist:
                 raise self._damaged(self._status_key(number), "is not there any more")
             return self.variables[variable].empty(last - first)
         try:
-            found = self._values(number, variable, versions)
+            values = self._values(number, variable, versions)
         except Damaged:
             # Another process may have rewritten rows between the two reads.
             versions = self._versions(number) or versions
-            found = self._values(number, variable, versions)
-        return found[: last - first]
+            values = self._values(number, variable, versions)
+        return values[: last - first]
 
     def is_sound(self, number: int) -> bool:
         """Return whether a chunk exists and its files are sound, by reading them."""
@@ -201,16 +201,17 @@ class Store:
 
     def damage(self, number: int) -> str | None:
         """Return what is wrong with a chunk, or `None` if it is sound."""
-        found = "it is missing"
-        for _ in range(2):  # as in `read`
+        wrong = "it is missing"
+        # Another process may have rewritten rows between the two reads, as in `read`.
+        for _ in range(2):
             try:
                 versions = self._versions(number)
                 if versions is not None:
                     self._current(number, versions)
                     return None
             except Damaged as error:
-                found = str(error)
-        return found
+                wrong = str(error)
+        return wrong
 
     def discard(self, number: int) -> None:
         """Make a chunk missing."""
@@ -237,8 +238,8 @@ class Store:
                 done[number] = False
                 ranges[MISSING].append(np.array([[begin, end]]))
                 continue
-            for status, found in ranges.items():
-                found.append(begin + runs_of(manifest.status == status))
+            for status, spans in ranges.items():
+                spans.append(begin + runs_of(manifest.status == status))
             for text, rows in manifest.errors.items():
                 errors.setdefault(text, []).append(begin + rows)
         none = np.zeros((0, 2), np.int64)
@@ -311,8 +312,10 @@ class Store:
         except Damaged:
             if rows is not None:
                 raise
-            old = []
+            old = []  # a whole chunk replaces a damaged one
         if files.conditional and not old:
+            # Two processes may create the chunk at once. A status file that is there
+            # before the values lets the later one notice, whose swap then fails.
             old = [Version(np.full(self.chunks.points, MISSING, np.int8), [], {})]
         if rows is not None:
             try:
@@ -326,6 +329,7 @@ class Store:
             values, status, errors = merged
         version = Version(status, self._digests(number, values), errors)
         if old:
+            # First promise both contents: values of either are valid from now on.
             tag = self._finish(number, [*old, version], tag)
             if tag is None:
                 return False
@@ -392,10 +396,10 @@ class Store:
         """Rewrite the status file of a chunk as that of a chunk with missing rows."""
         key = self._status_key(number)
         try:
-            found, status = unpack(self.files.get(key), self.chunks.points)
+            manifest, status = unpack(self.files.get(key), self.chunks.points)
         except (FileNotFoundError, Undecodable):
             return
-        self.files.put(key, pack(found, status, False))
+        self.files.put(key, pack(manifest, status, False))
 
     def _finish(
         self, number: int, versions: Sequence[Version], tag: str | None
@@ -454,16 +458,16 @@ class Store:
         If some arrays are older than others, rows are ok if they are in each array.
         """
         count = range(len(self.variables))
-        found = [self._values(number, k, versions) for k in count]
+        leaves = [self._values(number, k, versions) for k in count]
         for version in reversed(versions):
-            if all(self._is_of(number, k, found[k], version) for k in count):
-                return version, found
+            if all(self._is_of(number, k, leaves[k], version) for k in count):
+                return version, leaves
         # The newest version that each array may have; others do not count.
         each = []
         for k in count:
-            of = (v for v in reversed(versions) if self._is_of(number, k, found[k], v))
+            of = (v for v in reversed(versions) if self._is_of(number, k, leaves[k], v))
             each.append(next(of, versions[0]))
-        return _common(each, self.chunks.points), found
+        return _common(each, self.chunks.points), leaves
 
     def _values(self, number: int, k: int, versions: Sequence[Version]) -> np.ndarray:
         """Return the values of all rows of a chunk, which are those of a version."""
@@ -478,15 +482,15 @@ class Store:
 
         key = self._value_key(variable, number)
         try:
-            found = self._read(key, decode)
-            if not any(self._is_of(number, k, found, version) for version in versions):
+            values = self._read(key, decode)
+            if not any(self._is_of(number, k, values, version) for version in versions):
                 what = "holds other values than were written there last"
                 raise self._damaged(key, what)
         except Damaged:
             if all(version.digests for version in versions):
                 raise
             return variable.empty(self.chunks.points)
-        return found
+        return values
 
     def _is_of(self, number: int, k: int, values: np.ndarray, version: Version) -> bool:
         """Return whether values are those of a version."""
@@ -550,31 +554,31 @@ class Store:
 
 def parsed(data: bytes, rows: int, points: int) -> tuple[str, str, list[Version]]:
     """Return the position, the cut and the versions of a chunk from its status file."""
-    found, _ = unpack(data, rows)
-    versions = [_version(each, points) for each in found["versions"]]
-    return found["chunk"], found["cut"], versions
+    manifest, _ = unpack(data, rows)
+    versions = [_version(each, points) for each in manifest["versions"]]
+    return manifest["chunk"], manifest["cut"], versions
 
 
-def _version(found: Mapping[str, Any], points: int) -> Version:
+def _version(fields: Mapping[str, Any], points: int) -> Version:
     """Return a version from JSON; errors are those of at most `points` points."""
-    status = np.frombuffer(found["status"].encode(), np.uint8) - np.uint8(ord("0"))
+    status = np.frombuffer(fields["status"].encode(), np.uint8) - np.uint8(ord("0"))
     if np.any(status > FAILED):
         raise ValueError("an unknown status")
-    ranges = [each for spans in found["errors"].values() for each in spans]
+    ranges = [each for spans in fields["errors"].values() for each in spans]
     count = sum(stop - first for first, stop in ranges)
     if not 0 <= count <= min(points, most_bytes() / 8) or any(
         not 0 <= first < stop <= points for first, stop in ranges
     ):
         raise ValueError("errors of other rows")
-    errors = {text: points_in(spans) for text, spans in found["errors"].items()}
-    return Version(status.astype(np.int8), [*map(int, found["digests"])], errors)
+    errors = {text: points_in(spans) for text, spans in fields["errors"].items()}
+    return Version(status.astype(np.int8), [*map(int, fields["digests"])], errors)
 
 
 def _resized(status: Int8[np.ndarray, " rows"], count: int) -> Int8[np.ndarray, " all"]:
     """Return the status of `count` rows, of which others are missing."""
-    found = np.full(count, MISSING, np.int8)
-    found[: len(status)] = status[:count]
-    return found
+    resized = np.full(count, MISSING, np.int8)
+    resized[: len(status)] = status[:count]
+    return resized
 
 
 def _common(versions: Sequence[Version], count: int) -> Version:

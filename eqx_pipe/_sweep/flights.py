@@ -17,19 +17,21 @@ import json
 import os
 import platform
 import re
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, TypeAlias
 
 import jax
 import jaxlib.version
 import numpy as np
+from jaxtyping import Int64
 
 from .. import _leaves
 from .._errors import log_once
 from .._jaxprs import digest
 from .._store import FAILED, MISSING, Files, Filling, Undecodable
 from .identity import reducing_identity
-from .work.buffer import Flight, Work
+from .work.buffer import Asked, Work
+from .work.flight import Flight
 
 _FOLDER = ".flights"
 
@@ -48,12 +50,16 @@ def in_flight(files: Files) -> list[str]:
     return texts
 
 
+Ask: TypeAlias = Callable[[int, Int64[np.ndarray, " rows"] | None], Asked]
+"""Returns some rows of a chunk, or all of them, with the costs that order them."""
+
+
 class Flights:
     """The flights in a store that is filled, for some work."""
 
-    def __init__(self, work: Work, filling: Filling, costs: Any = None):
-        self._costs, self._known = costs, (-1, np.zeros(0))
-        self._store, self._work, self._filling = filling.store, work, filling
+    def __init__(self, work: Work, filling: Filling, asked: Ask):
+        self._work, self._asked = work, asked
+        self._store, self._filling = filling.store, filling
         self._names: set[str] = set()
         self.text = ""
         """What is in flight, for a note; empty if nothing was saved."""
@@ -96,7 +102,7 @@ class Flights:
         rows = [] if flight.rows is None else [flight.rows]
         header = {
             "of": self._identity,
-            "costs": self._costs_text(number, flight.rows, len(flight.finished)),
+            "costs": flight.costs,
             "chunk": self._store.chunks.position(number),
             "call": flight.call,
             "batch_size": flight.batch_size,
@@ -105,7 +111,7 @@ class Flights:
             "text": flight.text,
         }
         lists = *rows, *flight.groups, *it.chain(*flight.buffers), *flight.state
-        data = _leaves.pack([flight.place, flight.finished, *lists], header)
+        data = _leaves.pack([flight.place, *lists], header)
         name = self._name(number)
         try:
             self._store.files.put(f"{_FOLDER}/{name}", data)
@@ -146,9 +152,7 @@ class Flights:
                 raise Undecodable(f"{what}: {there} then, {here} now")
         first, last = self._store.chunks.span(number)
         flight = _flight_of(header, leaves)
-        rows, count = flight.rows, len(flight.finished)
-        if header.get("costs") != self._costs_text(number, rows, count):
-            raise Undecodable("`order_by` has other costs")
+        rows = flight.rows
         if rows is None:  # the chunk may have become longer since
             rows = np.arange(len(flight.finished))
             if len(rows) < last - first:
@@ -157,6 +161,8 @@ class Flights:
         fits &= header["chunk"] == self._store.chunks.position(number)
         if not fits or (len(rows) and not 0 <= rows.min() <= rows.max() < last - first):
             raise Undecodable("it belongs to another chunk")
+        if flight.costs != self._asked(number, flight.rows).costs_text:
+            raise Undecodable("`order_by` has other costs")
         done, manifest = rows[flight.finished], self._store.manifest(number)
         lost = [MISSING, FAILED] if self._filling.again else [MISSING]
         if len(done) and (
@@ -173,16 +179,6 @@ class Flights:
         text = json.dumps(self._identity, sort_keys=True)
         at = self._store.chunks.position(number)
         return f"{at}.{self._cut}.{digest(text)[:12]}"
-
-    def _costs_text(self, number: int, rows: np.ndarray | None, count: int) -> str:
-        """Return the digest of the costs of points in flight, which order them."""
-        if self._costs is None:
-            return ""
-        if self._known[0] != number:
-            span, most = self._store.chunks.span(number), self._store.chunks.points
-            self._known = number, self._costs(*span, most)
-        costs = self._known[1]
-        return digest((costs[:count] if rows is None else costs[rows]).tobytes())
 
     @property
     def _cut(self) -> str:
@@ -208,7 +204,7 @@ class Flights:
 
 
 def _flight_of(header: dict[str, Any], leaves: list[np.ndarray]) -> Flight:
-    place, finished, *rest = leaves
+    place, *rest = leaves
     left = iter(rest)
     rows, groups, *buffers = ([*it.islice(left, n)] for n in header["lists"])
     slice_first, case, first, count = map(int, header["call"])
@@ -217,11 +213,11 @@ def _flight_of(header: dict[str, Any], leaves: list[np.ndarray]) -> Flight:
         int(header["batch_size"]),
         place,
         [*left],
-        finished,
-        rows[0].astype(np.int64) if rows else None,
         groups=groups,
         buffers=buffers,
         entries=header["entries"],
+        rows=rows[0].astype(np.int64) if rows else None,
+        costs=header["costs"],
     )
 
 

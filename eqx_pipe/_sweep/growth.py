@@ -156,8 +156,8 @@ def _moved(
         if dims[0] not in space.dims or name not in was["coordinates"]:
             continue
         values = values.astype(object) if values.dtype.kind == "U" else values
-        known = was["coordinates"][name]
-        if coordinate_digest(name, raw_of(values)) != known["digest"]:
+        recorded = was["coordinates"][name]
+        if coordinate_digest(name, raw_of(values)) != recorded["digest"]:
             old = store.coordinate(name).reshape(-1)[:3].tolist()
             new = values.reshape(-1)[:3].tolist()
             return f"`space`, axis {name}: {old}... in the store, now {new}..."

@@ -81,10 +81,10 @@ def case_texts(space: Space, cases: Iterable[Case]) -> list[str]:
     """Return what identifies the static values of each case."""
     geometry, texts = space.geometry, []
     for case in cases:
-        found = []
+        digests = []
         pairs = zip(geometry.axes.values(), geometry.axis_dims, strict=True)
-        found = [_digest_at(a, case.plain[dim]) for a, dim in pairs if a.is_static]
-        texts.append(" ".join(found))
+        digests = [_digest_at(a, case.plain[dim]) for a, dim in pairs if a.is_static]
+        texts.append(" ".join(digests))
     return texts
 
 
@@ -213,8 +213,8 @@ def check_same(
     # Another point or an added key changes the program too.
     follows = was["function"]["point"] != now["function"]["point"]
     follows |= (was["key"] == _NO_KEY) != (now["key"] == _NO_KEY)
-    known = lines and follows
-    function = "" if known else _function_change(was, now, trusting)
+    explained = lines and follows
+    function = "" if explained else _function_change(was, now, trusting)
     if not lines and not function:
         return
     cure = "Give another path, or the sweep that created it."
@@ -255,15 +255,17 @@ def check_settings(
         shown = [each[x].partition(" #")[0] for each in (was, now)]
         of = ("init", "step", "evaluate") if x == "training" else (x,)
         parts = {name: [each.get(name, {}) for each in held] for name in of}
-        found = {name: differences(*pair) for name, pair in parts.items()}
+        held_changes = {name: differences(*pair) for name, pair in parts.items()}
         line = f"`{x}`: {was[x]} in the store, now {now[x]}"
         if x == "training":
-            texts = [f"in `{name}`, {text}" for name, text in found.items() if text]
+            texts = [
+                f"in `{name}`, {text}" for name, text in held_changes.items() if text
+            ]
             line = f"`{x}`: {'; '.join(texts) or 'it computes other values'}"
         elif shown[0] != shown[1]:
             line = f"`{x}`: {shown[0]} in the store, now {shown[1]}"
-        elif found[x]:
-            line = f"`{x}`: {shown[0]}, in which {found[x]}"
+        elif held_changes[x]:
+            line = f"`{x}`: {shown[0]}, in which {held_changes[x]}"
         lines.append(line)
     lines += [
         f"{x} {was.get(x)} in the store, now {now[x]}: the same in another form?"
@@ -332,8 +334,8 @@ def _function_change(
         had, has = (f"kernels by {x}" if x else "no kernels" for x in kernels)
         return f"`fn` has {had} in the store, now {has}"
     if after["unsure"]:
-        return f"`fn` calls Python code that holds {after['unsure']}, which a store "
-        "cannot recognise"
+        held = f"`fn` calls Python code that holds {after['unsure']}"
+        return f"{held}, which a store cannot recognise"
     text = differences(before["holds"], after["holds"])
     lines = [text] if text else []
     if before["constants"] != after["constants"]:

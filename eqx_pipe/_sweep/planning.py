@@ -5,7 +5,6 @@ Sinks and the code that computes do not depend on each other.
 
 import contextlib
 import dataclasses
-import functools as ft
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -44,7 +43,8 @@ from .._store import (
 from .._types import PyTree
 from .program.layout import CHUNK_BYTES
 from .request import Request
-from .work.buffer import Errors, Flight, Index, Part, Rows, Verdict, Work, whole
+from .work.buffer import Asked, Chunk, Errors, Work, whole
+from .work.flight import Flight
 from .work.groups import Blocks, groups_of
 from .work.points import Points, prepare
 
@@ -92,17 +92,14 @@ class Plan:
         spans = (self.work.span(*self.chunks.span(number)) for number in numbers)
         return sum(last - first for first, last in spans)
 
-    def asked(
-        self, number: int, rows: Int64[np.ndarray, " some"] | None
-    ) -> tuple[Index, Float[np.ndarray, " rows"] | None]:
+    def asked(self, number: int, rows: Int64[np.ndarray, " some"] | None) -> Asked:
         """Return the rows of a chunk to compute, with the costs of their points."""
         first, last = self.chunks.span(number)
         costs = None
         if self.costs is not None:
             costs = self.costs(first, last, self.chunks.points)
-        if rows is None:
-            return range(first, last), costs
-        return first + rows, None if costs is None else costs[rows]
+            costs = costs if rows is None else costs[rows]
+        return Asked(number, first, last, rows, costs)
 
     def at(self, request: Request) -> "Plan":
         """Return the plan for another request with the same programs."""
@@ -121,8 +118,8 @@ class Plan:
 
         There is a table for each dim of the grid, or none at all.
         """
-        points = dataclasses.replace(self.points, key_digits=digits)
-        plan = dataclasses.replace(self, work=self.work.with_points(points))
+        work = self.work.with_points(self.points.with_key_digits(digits))
+        plan = dataclasses.replace(self, work=work)
         return plan.with_chunks(self.chunks)
 
     def with_chunks(self, chunks: Chunks) -> "Plan":
@@ -193,37 +190,6 @@ def known_workers(executor: object) -> int | None:
     """Return the number of workers of an executor, or `None`."""
     known = getattr(executor, "_max_workers", None)  # the pools of the standard library
     return known if isinstance(known, int) and known > 0 else None
-
-
-class Chunk(NamedTuple):
-    """Computed rows of a chunk: all rows, or those with the numbers `rows`.
-
-    The verdict marks rows that are still missing because the computation ended early;
-    the points in `flight` among them can go on in another call. `values` is empty if a
-    worker has written them.
-    """
-
-    number: int
-    rows: Int64[np.ndarray, " rows"] | None
-    values: Rows
-    verdict: Verdict
-    flight: Flight | None = None
-
-
-def chunks_of(
-    number: int,
-    rows: Int64[np.ndarray, " rows"] | None,
-    parts: Iterator[Part],
-) -> Iterator[Chunk]:
-    """Yield the parts of a computation of a chunk, or of some of its rows."""
-    for at, values, verdict, flight in parts:
-        if flight is not None:
-            flight = flight._replace(rows=rows)
-        elif verdict.missing is not None and verdict.missing.all():
-            continue
-        if rows is not None:
-            at = rows if at is None else rows[at]
-        yield Chunk(number, at, values, verdict, flight)
 
 
 def keep_chunk(filling: Filling, work: Work, chunk: Chunk) -> None:
@@ -344,10 +310,11 @@ def costs_of(request: Request) -> CostsOf | None:
         points.outputs,
     )
     _check_costs("gives", outputs, size)
-    sized = ft.cache(points.with_most)
 
     def costs(first: int, last: int, most: int) -> Float[np.ndarray, " points"]:
-        (values,), _ = whole(sized(most).compute(range(first, last), None, Watch()))
+        (values,), _ = whole(
+            points.with_most(most).compute(Asked(0, first, last), Watch())
+        )
         return values.astype(np.float64)
 
     return costs

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 
 from .._cache import LRUCache
-from .._errors import SweepError, message, optional, type_error
+from .._errors import SweepError, optional, sweep_error, type_error
 from .._jaxprs import array_text, digest
 from .._kernel import has_kernels
 from .._progress import tell
@@ -36,17 +36,15 @@ from .._types import PyTree
 from .flights import Flights
 from .identity import kernels_text
 from .planning import (
-    Chunk,
     Plan,
     Target,
     Todo,
-    chunks_of,
     keep_chunk,
     known_workers,
     work_of,
 )
 from .trace.trace import settings
-from .work.buffer import Index, Rows, Verdict, Work, whole
+from .work.buffer import Asked, Chunk, Rows, Verdict, Work, whole
 from .work.points import Points, prepare
 
 # Retry a chunk whose worker died, since another may have more memory; give up on points
@@ -211,8 +209,15 @@ class _Call:
         if self.tries >= _TRIES or isinstance(error, KeyboardInterrupt):
             first, _ = plan.chunks.span(self.chunks[0][0])
             _, last = plan.chunks.span(self.chunks[-1][0])
-            where = plan.work.span(first, last)
-            raise _killing(*where, self.tries, error) from error
+            first, last = plan.work.span(first, last)
+            raise sweep_error(
+                "sweep",
+                f"the worker failed {self.tries} times at the points {first} to "
+                f"{last - 1}: {type(error).__name__}: {error}.",
+                "Sweep over `space[first:last]` of these points in a process of its "
+                "own to see why; the same call tries them again, and with `store=` "
+                "only what is missing.",
+            ) from error
 
 
 def _launch(
@@ -297,7 +302,7 @@ class _Calls:
             self.waiting.extend(_Call([chunk], call.tries) for chunk in call.chunks)
         elif answer.computed is None:
             self._refuse(call, answer.worker[0])
-            return
+            return  # not an answer that ends the wait of the refused
         else:
             if left := call.chunks[len(answer.computed) :]:  # it was interrupted
                 self.waiting.appendleft(_Call(left, call.tries - 1))
@@ -338,6 +343,7 @@ class _Calls:
         else:
             calls = min(_DEPTH * max(2, workers), _IN_FLIGHT)
         if any(call.carries for call in flying):
+            # An executor may hold a copy of the function for each call that carries it.
             calls = min(calls, max(1, _IN_FLIGHT_BYTES // self._size))
         if not self._are_jobs:
             # The last calls are short, so that workers end at about the same time.
@@ -383,27 +389,12 @@ def end_workers(
 
 
 def _broken(error: BaseException) -> SweepError:
-    return SweepError(
-        message(
-            "sweep",
-            f"the executor accepts no more work: {type(error).__name__}: {error}.",
-            "A worker probably died, for instance because memory ran out, which ends a "
-            "process pool. Make a new executor and call the same sweep again; with "
-            "`store=` it resumes.",
-        )
-    )
-
-
-def _killing(first: int, last: int, tries: int, error: BaseException) -> SweepError:
-    return SweepError(
-        message(
-            "sweep",
-            f"the worker failed {tries} times at the points {first} to {last - 1}: "
-            f"{type(error).__name__}: {error}.",
-            "Sweep over `space[first:last]` of these points in a process of its own "
-            "to see why; the same call tries them again, and with `store=` only what "
-            "is missing.",
-        )
+    return sweep_error(
+        "sweep",
+        f"the executor accepts no more work: {type(error).__name__}: {error}.",
+        "A worker probably died, for instance because memory ran out, which ends a "
+        "process pool. Make a new executor and call the same sweep again; with "
+        "`store=` it resumes.",
     )
 
 
@@ -448,13 +439,10 @@ def pack(plan: Plan) -> bytes:
         ) from error
 
 
-_Asked: TypeAlias = tuple[Index, Float[np.ndarray, " rows"] | None]
-
-
 def work(
     name: str,
     packed: bytes | None,
-    asked: Sequence[_Asked],
+    asked: Sequence[Asked],
     target: Target | None = None,
 ) -> _Answer:
     """Compute the rows of chunks in a worker.
@@ -473,11 +461,11 @@ def work(
     target = target if target is not None and target.is_open() else None
     # Ctrl-C also reaches the processes of a pool, which finish the chunk.
     with Interrupt(CTRL_C, loud=False) as interrupt:
-        for index, costs in asked:
+        for each in asked:
             if interrupt.asked:
                 break
             try:
-                computed.append(_computed(sweep, index, costs, target))
+                computed.append(_computed(sweep, each, target))
             except Stopped:
                 break
             if isinstance(computed[-1], Exception):
@@ -515,16 +503,15 @@ _sweeps = LRUCache(4)
 
 def _computed(
     sweep: _Sweep,
-    index: Index,
-    costs: Float[np.ndarray, " rows"] | None,
+    asked: Asked,
     target: Target | None,
 ) -> _Computed:
     try:
         task, job = sweep.made()
         with _as_there(task):
             if target is None:
-                return whole(job.compute(index, costs, Watch()))
-            return [], _written(job, index, costs, target)
+                return whole(job.compute(asked, Watch()))
+            return [], _written(job, asked, target)
     except Stopped:
         raise
     except Exception as error:
@@ -541,9 +528,7 @@ def _as_there(task: _Task) -> Iterator[None]:
         yield
 
 
-def _written(
-    job: Work, index: Index, costs: Float[np.ndarray, " rows"] | None, target: Target
-) -> Verdict:
+def _written(job: Work, asked: Asked, target: Target) -> Verdict:
     """Write a chunk; return the number of failed points.
 
     Another worker may compute the same chunk, since a call is made again if no
@@ -554,19 +539,12 @@ def _written(
     failed = 0
     with disk_errors(target.files.path_of(), "be opened"):
         filling = target.filling()
-        chunks = filling.store.chunks
-        number = int(chunks.holding(np.array(index[0])))
-        rows = None if isinstance(index, range) else index - chunks.span(number)[0]
-        full = costs
-        if costs is not None and rows is not None:
-            full = np.zeros(rows.max() + 1)  # only those of its rows are read
-            full[rows] = costs
-        flights = Flights(job, filling, None if full is None else lambda *_: full)
+        flights, number = Flights(job, filling, lambda *_: asked), asked.number
         resumed = flights.get(number) if flights.look() else None
-    if resumed is not None and not np.array_equal(resumed.rows, rows):
+    if resumed is not None and not np.array_equal(resumed.rows, asked.rows):
         resumed = None  # of other rows
     watch = Watch(hands_over=True, whole=not filling.in_parts)
-    for chunk in chunks_of(number, rows, job.compute(index, costs, watch, resumed)):
+    for chunk in job.compute(asked, watch, resumed):
         with disk_errors(filling.store.path, "take a chunk"):
             # Before a store grows, its token is removed: so it is the store as it was.
             if not target.is_open():
@@ -579,11 +557,11 @@ def _written(
 
 def _versions() -> str:
     """Return the versions that this process and its workers have in common."""
-    found = versions()
+    texts = versions()
     names = "python", "jax", "equinox", "eqx_pipe"
     # Releases of a Python version have the same bytecode.
-    found["python"] = ".".join(found["python"].split(".")[:2])
-    return ", ".join(f"{name} {found[name]}" for name in names)
+    texts["python"] = ".".join(texts["python"].split(".")[:2])
+    return ", ".join(f"{name} {texts[name]}" for name in names)
 
 
 def _unpacked(packed: bytes) -> _Task:
@@ -592,14 +570,9 @@ def _unpacked(packed: bytes) -> _Task:
 
     there, _, data = packed.partition(b"\n")
     if there.decode() != _versions():
-        raise SweepError(
-            message(
-                "sweep",
-                f"a worker has {_versions()}, and the process that sweeps has "
-                f"{there.decode()}.",
-                "Give both the same environment.",
-            )
-        )
+        wrong = f"a worker has {_versions()}, and the process that sweeps has "
+        wrong += f"{there.decode()}."
+        raise sweep_error("sweep", wrong, "Give both the same environment.")
     task = cloudpickle.loads(data)
     if not jax.config.jax_compilation_cache_dir and os.path.isdir(task.programs or ""):
         jax.config.update("jax_compilation_cache_dir", task.programs)
@@ -613,14 +586,13 @@ def _prepared(task: _Task) -> Work:
         text.partition(" ") for text in (_program(points), task.program)
     )
     if here != there:
-        wrong = "a worker traces another program from `fn`."
         cure = "Give the workers the same versions of the modules that `fn` uses."
-        raise SweepError(message("sweep", wrong, cure))
+        raise sweep_error("sweep", "a worker traces another program from `fn`.", cure)
     if own != theirs:
         wrong = f"a worker builds kernels by {own}, and the process that sweeps by "
         wrong += f"{theirs}: they may round differently."
         cure = "Use workers of the same kind, or sweep the function without `kernel`."
-        raise SweepError(message("sweep", wrong, cure))
+        raise sweep_error("sweep", wrong, cure)
     reducers = None if task.reduce is None else as_reducers("sweep", task.reduce)
     return work_of(points, reducers)
 

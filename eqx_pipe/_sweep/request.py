@@ -29,7 +29,7 @@ from .._check import check_bool, check_choice, check_int, check_is
 from .._errors import describe_value, nearest, type_error, value_error
 from .._keys import check_mapped_key
 from .._reduce import ReduceLike, ReducerTree, as_reducers
-from .._results import KnownCoords, OutputCoords, as_output_coords
+from .._results import NamedDims, OutputCoords, as_output_coords
 from .._run import key_parameter
 from .._spaces import Space, SpaceLike, as_space, by_cell, cells_of
 from .._store import Files, StoreLike, as_files, check_zarr
@@ -209,7 +209,7 @@ class Request:
     resume: Resume | None = None
     progress: bool | None = None
     count_steps: bool = False
-    output_coords: KnownCoords = dataclasses.field(default_factory=dict)
+    output_coords: NamedDims = dataclasses.field(default_factory=dict)
     reducers: ReducerTree | None = None
     inner: Space | None = None
     search: Mapping[str, str] | None = None
@@ -256,10 +256,10 @@ def request_of(
         wrong, cure = f"the space has {space.size} points.", "Sweep over a slice of it."
         raise value_error(function, wrong, cure)
     kind = SweeperOptions if function == "sweeper" else SweepOptions
-    known = sorted(kind.__optional_keys__)
-    for name in options.keys() - known:
+    names = sorted(kind.__optional_keys__)
+    for name in options.keys() - names:
         wrong = f"it takes no argument {name!r}."
-        raise type_error(function, wrong, nearest(name, known))
+        raise type_error(function, wrong, nearest(name, names))
     checked: dict[str, Any] = {
         name: _checked(function, name, value)
         for name, value in options.items()

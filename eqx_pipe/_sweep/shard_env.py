@@ -33,38 +33,38 @@ def shard_of_environment(function: str) -> tuple[int, int]:
 
     The processes of each task of an array divide the share of the task.
     """
-    found, given = [], os.environ.get(_SHARD)
-    if given:
-        index, _, count = given.partition("/")
+    shares, chosen = [], os.environ.get(_SHARD)
+    if chosen:
+        index, _, count = chosen.partition("/")
         try:
-            found = [(_SHARD, int(index), int(count))]
+            shares = [(_SHARD, int(index), int(count))]
         except ValueError:
-            wrong = f"`{_SHARD}` is {given!r}."
+            wrong = f"`{_SHARD}` is {chosen!r}."
             raise value_error(function, wrong, f"{_CURE}.") from None
     else:
         for name, size in _TASKS:
             task, count = _integer(function, name), _integer(function, size)
             if task is not None:
-                found = [(name, *_task(function, name, task, count))]
+                shares = [(name, *_task(function, name, task, count))]
                 break
         for name, size in _RANKS:
             rank, count = _integer(function, name), _integer(function, size)
             if rank is not None and count is not None:
-                found += [(name, rank, count)] * (count > 1)
+                shares += [(name, rank, count)] * (count > 1)
                 break
-        if not found and jax.process_count() > 1:
+        if not shares and jax.process_count() > 1:
             here = jax.process_index(), jax.process_count()
-            found = [("jax.distributed", *here)]
+            shares = [("jax.distributed", *here)]
     shard = 0, 1
-    for name, part, parts in found:
+    for name, part, parts in shares:
         if not 0 <= part < parts:
             wrong = f"`{name}` is {part} of {parts}."
             cure = f"The index must be from 0 to the count - 1. {_CURE}."
             raise value_error(function, wrong, cure)
         shard = shard[0] * parts + part, shard[1] * parts
     text = "computes all chunks, since no launcher of several processes is known."
-    if found:
-        origin = " and ".join(name for name, _, _ in found)
+    if shares:
+        origin = " and ".join(name for name, _, _ in shares)
         text = f"computes share {shard[0]} of {shard[1]}, by {origin}."
     elif (count := _integer(function, "SLURM_NTASKS") or 1) > 1:
         text = f"computes all chunks: SLURM_NTASKS is {count}, but `srun` did not "

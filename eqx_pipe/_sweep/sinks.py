@@ -17,14 +17,14 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Int64
 
-from .._errors import SweepError, message
+from .._errors import SweepError, message, sweep_error
 from .._jaxprs import digest
 from .._results import (
     check_names,
+    coordinates_of,
     coords_texts,
     inner_dims,
     layout_of,
-    names_of,
     storable,
     versions,
 )
@@ -65,8 +65,8 @@ from .growth import (
     with_key_digits,
 )
 from .identity import as_texts, identity_of, reducing_identity
-from .planning import Chunk, Outcome, Plan, Todo, keep_chunk, open_to_workers
-from .work.buffer import Errors, Rows, Verdict, clear, in_order, joined
+from .planning import Outcome, Plan, Todo, keep_chunk, open_to_workers
+from .work.buffer import Chunk, Errors, Rows, Verdict, clear, in_order, joined
 from .work.groups import Blocks
 
 
@@ -217,7 +217,7 @@ class StoreSink:
         self.contents = _contents_of(self.plan)
         shard, again = self.plan.request.shard, self.plan.request.resume == "failed"
         self._filling = Filling(self.store, shard, again, settles=not has_grown)
-        self._flights = Flights(self.plan.work, self._filling, self.plan.costs)
+        self._flights = Flights(self.plan.work, self._filling, self.plan.asked)
 
     def _opened(self, plan: Plan, write: bool) -> tuple[Store, Plan, bool]:
         """Return the store, the plan with its chunks, and whether it has grown now."""
@@ -266,7 +266,7 @@ class StoreSink:
             wrong += "moves points."
             cure = "Complete the sweep of the smaller space first, or pass "
             cure += '`resume="force"`, which begins these points again.'
-            raise SweepError(message("sweep", wrong, cure))
+            raise sweep_error("sweep", wrong, cure)
 
     @contextlib.contextmanager
     def filling(self) -> Iterator[Todo]:
@@ -389,8 +389,7 @@ class ValueContents:
     def coordinates(self) -> dict[str, Any]:
         """Return the dims, values and attributes of each coordinate."""
         request = self.plan.request
-        names = names_of(self.plan.outputs, request.space, request.output_coords)
-        return names.coordinates()
+        return coordinates_of(request.space, request.output_coords)
 
     def layout(self, identity: Mapping[str, Any]) -> StoreLayout:
         """Return the layout of a new store, for the sweep of this identity."""

@@ -32,7 +32,7 @@ from .._store import MISSING, Files, StoreLike, count_in
 from .._tree import as_data, as_keys, struct_of
 from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
-from .planning import Chunk, Outcome, Plan, Todo, chunks_of, plan_of
+from .planning import Outcome, Plan, Todo, plan_of
 from .remote import compute_remotely, end_workers
 from .request import (
     BatchSize,
@@ -47,7 +47,8 @@ from .request import (
 )
 from .sinks import ArraySink, ReductionSink, StoreSink
 from .trace.kept import configuration, guard_of, schema
-from .work.buffer import Flight
+from .work.buffer import Chunk
+from .work.flight import Flight
 
 
 def sweep(
@@ -317,9 +318,7 @@ def compute_here(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
         for rows, resumed in _passes(plan, todo, number):
             if watch.stopping():
                 return
-            index, costs = plan.asked(number, rows)
-            parts = plan.work.compute(index, costs, watch, resumed)
-            yield from chunks_of(number, rows, parts)
+            yield from plan.work.compute(plan.asked(number, rows), watch, resumed)
 
 
 def _passes(

@@ -76,12 +76,12 @@ def vmap_space(
     # No point of an empty part is computed, but the function is traced at one.
     space = space if size else space._with(span=None, rows=None)
     # Explicit arrays cannot be closed over on a mesh, so they are arguments.
-    given, rest = eqx.partition((space, key), eqx.is_array)
+    arrays, rest = eqx.partition((space, key), eqx.is_array)
 
-    def at(given: PyTree, i: UInt32[Array, ""]) -> PyTree:
-        space, key = eqx.combine(given, rest)
+    def at(arrays: PyTree, i: UInt32[Array, ""]) -> PyTree:
+        space, key = eqx.combine(arrays, rest)
         return call("vmap_space", fn, space.point(i), space.point_key(i, key=key))
 
     batch = max(size, 1) if batch_size is None else operator.index(batch_size)
     every = vmap(at, in_axes=(None, 0), batch_size=batch, mesh=mesh)
-    return every(given, np.arange(size, dtype=np.uint32))
+    return every(arrays, np.arange(size, dtype=np.uint32))

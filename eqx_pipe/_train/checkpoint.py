@@ -49,11 +49,11 @@ def newest(files: Files, function: str, check: Check) -> Saved | None:
     and an `OSError` for a file that the system cannot read.
     """
     with disk_errors(files.path_of(), "be read", function):
-        found = [_read(files, KEY, check, function)]
-        if not isinstance(found[0], Saved):
-            found.append(_read(files, BEFORE, check, function))
-    last, wrong = found[-1], "; ".join(x for x in found if isinstance(x, str))
-    if isinstance(last, Saved) and len(found) > 1:
+        read = [_read(files, KEY, check, function)]
+        if not isinstance(read[0], Saved):
+            read.append(_read(files, BEFORE, check, function))
+    last, wrong = read[-1], "; ".join(x for x in read if isinstance(x, str))
+    if isinstance(last, Saved) and len(read) > 1:
         wrong = wrong or f"`{files.path_of(KEY)}` is missing"
         text = "eqx_pipe.%s: %s. The checkpoint before it is used, of step %d."
         log_once(f"{function} {wrong}", text, function, wrong, last.entries["step"])
@@ -68,10 +68,10 @@ def damage(files: Files) -> list[str]:
     """Return the damage of both checkpoints, by reading them."""
     with disk_errors(files.path_of(), "be read", "verify"):
         keys = KEY, BEFORE
-        found = [_read(files, key, lambda saved: None, "verify") for key in keys]
+        checkpoints = [_read(files, key, lambda saved: None, "verify") for key in keys]
     lost = f"`{files.path_of(KEY)}` is missing"
-    found[0] = lost if found[0] is None else found[0]
-    return [text for text in found if isinstance(text, str)]
+    checkpoints[0] = lost if checkpoints[0] is None else checkpoints[0]
+    return [text for text in checkpoints if isinstance(text, str)]
 
 
 def write(
@@ -166,8 +166,8 @@ def _whole(files: Files, key: str, data: bytes, function: str) -> Saved:
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("its settings are no texts")
     # Before the curves, which another version cannot read, either.
-    own = entries["settings"], as_texts({})
-    check_settings(function, "training", files.path_of(), *own)
+    settings, now = entries["settings"], as_texts({})
+    check_settings(function, "training", files.path_of(), settings, now)
     name = entries["curves"]
     if not CURVES.fullmatch(name):  # also a path to other files
         raise ValueError(f"its curves are {describe_value(name)}")

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax.sharding import NamedSharding
@@ -191,18 +190,18 @@ class Lanes:
         number = jax.ShapeDtypeStruct((), np.int32)
         # With such a dict JAX names the axis in messages: it is `point['lr']`.
         axes = {name: struct_of(x, drop=1) for name, x in columns.items()}
-        own = [number, collections.OrderedDict(axes)]
-        self.init = self._program(self._begin, own, [])
+        lane_args = [number, collections.OrderedDict(axes)]
+        self.init = self._program(self._begin, lane_args, [])
         self.structs = [*map(struct_of, self.init.jaxpr.out_avals)]
         once: Any = jax.make_jaxpr(self._once, return_shape=True)
-        self._one, made = once(*own, *self.structs)
+        self._one, made = once(*lane_args, *self.structs)
         _, self.metrics, self.evaluations = made
         self.read = self._names_read(axes)
         size = sum(map(nbytes, self.metrics.values())) * len(rows)
         self._records = max(1, min(most, _BUFFER_BYTES // max(1, size)))
         plan = [number, number, jax.ShapeDtypeStruct((), np.bool_)]
-        self._own = [*jtu.tree_leaves(own), *self.structs]
-        self.step = self._program(self._advance, [*own, *self.structs], plan)
+        self._own = [*jtu.tree_leaves(lane_args), *self.structs]
+        self.step = self._program(self._advance, [*lane_args, *self.structs], plan)
 
     def text(self) -> str:
         """Return the identity of the functions and of the arrays they hold.
@@ -225,11 +224,9 @@ class Lanes:
 
     def _first(self, row: Any, columns: Values) -> tuple[PyTree, PyTree]:
         """Return the first carry of a training: its arrays, and the rest of it."""
-        init, own = self._training.init, self._key_of(row)
-        key = key_argument(init, None if own is None else jr.fold_in(own, 0))
-        return _parted(
-            _called("init", init, self.point(columns.values()), **key), "init"
-        )
+        init, point = self._training.init, self.point(columns.values())
+        key = key_argument(init, fold(self._key_of(row), 0))
+        return _parted(_called("init", init, point, **key), "init")
 
     def _lane(self, row: Any, columns: Values, carried: Sequence[Any]) -> _Lane:
         """Return a training from the leaves of its carry."""
@@ -243,11 +240,11 @@ class Lanes:
 
     def _stepped(self, lane: _Lane, number: Any) -> tuple[PyTree, dict[str, Array]]:
         """Return the arrays of the carry after step `number`, and the metrics."""
-        step, key = self._training.step, lane.key
-        key = key_argument(step, None if key is None else jr.fold_in(key, number))
-        given = key | _count("step", step, number - 1)
+        step = self._training.step
+        keywords = key_argument(step, fold(lane.key, number))
+        keywords |= _count("step", step, number - 1)
         was = _texts(lane.rest)
-        out = _called("step", step, lane.point, lane.carry, **given)
+        out = _called("step", step, lane.point, lane.carry, **keywords)
         if not isinstance(out, tuple) or len(out) != 2:
             raise type_error("train", _RETURNS.format(describe_value(out)), _PAIR)
         after, rest = _parted(out[0], "step")
@@ -257,14 +254,14 @@ class Lanes:
 
     def _evaluated(self, lane: _Lane, number: Any) -> dict[str, Array]:
         """Return the metrics of `evaluate` after step `number`."""
-        evaluate, key = self._training.evaluate, lane.key
+        evaluate = self._training.evaluate
         if evaluate is None:
             return {}
-        key = None if key is None else fold(jr.fold_in(key, number), "evaluate")
-        given = key_argument(evaluate, key)
-        given |= _count("evaluate", evaluate, number)
-        found = _called("evaluate", evaluate, lane.point, lane.carry, **given)
-        return _named(found, "evaluate")
+        key = fold(fold(lane.key, number), "evaluate")
+        keywords = key_argument(evaluate, key)
+        keywords |= _count("evaluate", evaluate, number)
+        metrics = _called("evaluate", evaluate, lane.point, lane.carry, **keywords)
+        return _named(metrics, "evaluate")
 
     def _begin(self, row: Any, point: Values) -> list[Any]:
         return [row, *point.values(), *_raw(self._first(row, point)[0])]
@@ -283,8 +280,8 @@ class Lanes:
 
         return {name for k, name in enumerate(axes, 1) if is_read(k)}
 
-    def _advance(self, row: Any, point: Values, *given: Any) -> list[Any]:
-        *carried, start, stop, ending = given
+    def _advance(self, row: Any, point: Values, *args: Any) -> list[Any]:
+        *carried, start, stop, ending = args
         lane, each = self._lane(row, point, carried), np.int32(self._each)
 
         begun = jax.lax.div(start, each)
@@ -311,29 +308,29 @@ class Lanes:
         arrays, kept = jax.lax.fori_loop(rest, stop, one, state)
 
         def evaluate() -> dict[str, Any]:
-            found = self._evaluated(lane._replace(arrays=arrays), stop)
-            return {name: x[None] for name, x in found.items()}
+            metrics = self._evaluated(lane._replace(arrays=arrays), stop)
+            return {name: x[None] for name, x in metrics.items()}
 
-        found = _zeros(self.evaluations, 1)
-        if found:
-            found = jax.lax.cond(ending, evaluate, lambda: found)
+        last = _zeros(self.evaluations, 1)
+        if last:
+            last = jax.lax.cond(ending, evaluate, lambda: last)
         made = carried[: 1 + len(point)]
-        return [*made, *_raw(arrays), *jtu.tree_leaves(kept), *jtu.tree_leaves(found)]
+        return [*made, *_raw(arrays), *jtu.tree_leaves(kept), *jtu.tree_leaves(last)]
 
     def _program(
-        self, lane: Callable[..., Any], own: list[Any], shared: list[Any]
+        self, lane: Callable[..., Any], per_lane: list[Any], shared: list[Any]
     ) -> _Program:
         """Return the program of all lanes; they have their `own` arguments."""
-        jaxpr = trace(lane, *own, *shared)
+        jaxpr = trace(lane, *per_lane, *shared)
         fingerprint = fingerprint_of(jaxpr)
         # Arrays that the functions close over are passed in, since compiling constants
         # takes long.
         held = len(fingerprint.constants)
-        axes = [*[0] * len(jtu.tree_leaves(own)), *[None] * len(shared)]
+        axes = [*[0] * len(jtu.tree_leaves(per_lane)), *[None] * len(shared)]
 
-        def on_device(*given: Any) -> list[Any]:
-            run = ft.partial(evaluate, jaxpr, given[:held])
-            return jax.vmap(lambda *args: run(args), axes)(*given[held:])
+        def on_device(*args_of_all: Any) -> list[Any]:
+            run = ft.partial(evaluate, jaxpr, args_of_all[:held])
+            return jax.vmap(lambda *args: run(args), axes)(*args_of_all[held:])
 
         split = [False] * held + [axis == 0 for axis in axes]
         same = NamedSharding(self._mesh, P())
@@ -392,7 +389,7 @@ class Lanes:
         lanes = self._size(len(whole)) * self._devices
         values = [self.rows.astype(np.int32), *(x[self.rows] for x in columns.values())]
         failed: dict[int, str] = {}
-        found: list[tuple[Rows, Rows, list[Any]]] = []
+        outs: list[tuple[Rows, Rows, list[Any]]] = []
         parts = [whole[k : k + lanes] for k in range(0, len(whole), lanes)]
         todo = [(part, part[going[part]]) for part in parts if going[part].any()]
         for part, some in todo:
@@ -403,11 +400,11 @@ class Lanes:
             at = np.where(np.isin(at, some), at, some[0])
             # Carries that are in place are not copied.
             ordered = (at == np.minimum(np.arange(lanes), len(self.rows) - 1)).all()
-            given = [*(x[at] for x in values)]
+            inputs: list[Any] = [x[at] for x in values]
             for x in carries if plan else ():
-                given.append(x if ordered and len(x) == lanes else np.asarray(x)[at])
-            own = [jax.device_put(x, self._place) for x in given]
-            args = [*program.consts, *own, *plan]
+                inputs.append(x if ordered and len(x) == lanes else np.asarray(x)[at])
+            inputs = [jax.device_put(x, self._place) for x in inputs]
+            args = [*program.consts, *inputs, *plan]
             with self._fitting(lanes // self._devices):
                 lower = ft.partial(program.call.lower, *args)
                 key = "train", lanes, self._mesh
@@ -416,7 +413,7 @@ class Lanes:
                 with self._fitting(lanes // self._devices), quiet():
                     out = jax.block_until_ready(call(*args))
                     check_finite(out)
-                found.append((some, lane, out))
+                outs.append((some, lane, out))
             except SweepError:
                 raise
             except Exception as error:
@@ -427,19 +424,19 @@ class Lanes:
                     todo += [(part, some[:half]), (part, some[half:])]
                 else:
                     failed[int(self.rows[some[0]])] = error_text(error)
-        stay = len(found) == 1 and len(found[0][0]) == len(self.rows)
+        stay = len(outs) == 1 and len(outs[0][0]) == len(self.rows)
         leaves: list[Any] = []
         for i, struct in enumerate(program.jaxpr.out_avals):
             if stay and i < moving:
-                leaves.append(found[0][2][i])  # on the devices
+                leaves.append(outs[0][2][i])  # on the devices
                 continue
             leaf = np.zeros((len(self.rows), *struct.shape), struct.dtype)
             if i < len(carries):
                 leaf[:] = np.asarray(carries[i])[: len(leaf)]
-            for some, lane, out in found:
+            for some, lane, out in outs:
                 leaf[some] = np.asarray(out[i])[lane]
             leaves.append(leaf)
-        done = np.sort(np.concatenate([whole[:0], *(some for some, *_ in found)]))
+        done = np.sort(np.concatenate([whole[:0], *(some for some, *_ in outs)]))
         metrics = zip([*self.metrics, *self.evaluations], leaves[moving:], strict=False)
         outputs = {name: leaf[done] for name, leaf in metrics}
         return leaves[:moving], self.rows[done], outputs, failed
@@ -467,7 +464,7 @@ class Lanes:
         return size
 
     def inherited(
-        self, parents: Rows, carries: Carries, columns: Columns, given: Iterable[str]
+        self, parents: Rows, carries: Carries, columns: Columns, renewed: Iterable[str]
     ) -> Carries:
         """Return carries of which each is that of a parent, an index in the space.
 
@@ -478,7 +475,7 @@ class Lanes:
             carries = [np.asarray(x)[source] for x in carries]
         carries = [*carries]
         for k, (name, values) in enumerate(columns.items(), 1):
-            if name in given:
+            if name in renewed:
                 carries[k] = values[self.rows]
         return carries
 
@@ -530,10 +527,10 @@ def _zeros(structs: Mapping[str, Any], count: int) -> dict[str, Any]:
     return {k: jnp.zeros((count, *s.shape), s.dtype) for k, s in structs.items()}
 
 
-def _called(name: str, fn: Callable[..., Any], *args: Any, **given: Any) -> Any:
+def _called(name: str, fn: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
     """Call a function of the user; errors get a note that names it."""
     try:
-        return fn(*args, **given)
+        return fn(*args, **keywords)
     except Exception as error:
         explain("train", name, error)
         raise

@@ -75,8 +75,8 @@ def plan_train(
         if free is not None:
             most = -(-len(rows) // len(devices))
             largest = largest_that_fits(bytes_of, most, free, lanes.alive)
-    found = plan_of_program(made, seconds, devices[0].platform)
-    return dataclasses.replace(found, largest_batch=largest)
+    plan = plan_of_program(made, seconds, devices[0].platform)
+    return dataclasses.replace(plan, largest_batch=largest)
 
 
 def request_for(

@@ -59,20 +59,20 @@ class Curve(NamedTuple):
     def newest(self, trained: Int[np.ndarray, " trainings"]) -> np.ndarray:
         """Return the last entry of each training; NaN or 0 if there is none."""
         at = np.searchsorted(self.steps, trained, "right") - 1
-        known, values = np.flatnonzero(at >= 0), self.values
+        recorded, values = np.flatnonzero(at >= 0), self.values
         shape, dtype = (len(at), *values.shape[2:]), values.dtype
-        found = np.full(shape, nothing(dtype), dtype)
-        found[known] = values[known, at[known]]
-        return found
+        entries = np.full(shape, nothing(dtype), dtype)
+        entries[recorded] = values[recorded, at[recorded]]
+        return entries
 
 
 def curves_of(result: SweepResult) -> dict[str, Curve]:
     """Return the outputs of a result as curves."""
-    found = {}
+    curves = {}
     for name, values in result.values.items():
         (dim, steps), *inner = result.output_coords[name].items()
-        found[name] = Curve(dim, np.asarray(steps), np.asarray(values), dict(inner))
-    return found
+        curves[name] = Curve(dim, np.asarray(steps), np.asarray(values), dict(inner))
+    return curves
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -111,8 +111,8 @@ class TrainResult:
         gaps = gaps_of(self.curves.ok & ~missing, self.curves.ok & missing)
         values = {name: x.newest(self.trained) for name, x in curves.items()}
         coords = {name: x.inner for name, x in curves.items()}
-        given: Any = {"values": values, "_gaps": gaps, "output_coords": coords}
-        return dataclasses.replace(self.curves, **given)
+        changes: Any = {"values": values, "_gaps": gaps, "output_coords": coords}
+        return dataclasses.replace(self.curves, **changes)
 
     @property
     def status(self) -> Int8[np.ndarray, "trainings records"]:
@@ -243,27 +243,28 @@ class State:
 
         Those that a result to `begin` from has are continued.
         """
-        old, known = self._warm(begin), self.request.output_coords
-        first, made = self.groups[0], self.decisions()
+        old, coords = self._warm(begin), self.request.output_coords
+        first, decisions = self.groups[0], self.decisions()
         logged = {**first.metrics, STATUS: jax.ShapeDtypeStruct((), np.int8)}
-        found = {**first.evaluations}
-        check_distinct("train", "curves", [*logged, *found, *made])
+        evaluated = {**first.evaluations}
+        check_distinct("train", "curves", [*logged, *evaluated, *decisions])
         self._decides |= "parent" in old
         if self._decides:
-            found |= {name: struct_of(x, drop=1) for name, x in made.items()}
+            evaluated |= {name: struct_of(x, drop=1) for name, x in decisions.items()}
         taken, dims = names_in(self.request.space), {"step", "eval_step"}
         for name in sorted(dims & taken):
             wrong = f"the space has the name {name!r}, which is a dim of the curves."
             raise value_error("train", wrong, "Rename the axis or dim.")
-        shapes = {name: x.shape for name, x in {**logged, **found}.items()}
-        check_output_coords(known, shapes, taken | dims, "train")
+        shapes = {name: x.shape for name, x in {**logged, **evaluated}.items()}
+        check_output_coords(coords, shapes, taken | dims, "train")
         past = {x.dim: x.steps for x in old.values()}
-        for dim, own, structs in ("step", records, logged), ("eval_step", ends, found):
-            steps = np.concatenate([past.get(dim, own[:0]), own])
+        kinds = ("step", records, logged), ("eval_step", ends, evaluated)
+        for dim, new_steps, structs in kinds:
+            steps = np.concatenate([past.get(dim, new_steps[:0]), new_steps])
             for name, x in structs.items():
                 shape = len(self.active), len(steps), *x.shape
                 inner = {f"{name}.{k}": None for k in range(len(x.shape))}
-                inner = known.get(name, old[name].inner if name in old else inner)
+                inner = coords.get(name, old[name].inner if name in old else inner)
                 values = np.full(shape, nothing(x.dtype), x.dtype)
                 self.curves[name] = Curve(dim, steps, values, inner)
                 if name in old and old[name].form != self.curves[name].form:
@@ -271,13 +272,13 @@ class State:
                     raise value_error("train", wrong, "Rename the metric.")
         self.follow(old)
 
-    def follow(self, known: Mapping[str, Curve]) -> None:
+    def follow(self, earlier: Mapping[str, Curve]) -> None:
         """Fill the curves until now with those of a result or a store."""
         made = self.decisions()
         for name, new in self.curves.items():
-            if name in known:
+            if name in earlier:
                 # With larger `steps`, the end of the earlier call may be no record.
-                old = known[name]
+                old = earlier[name]
                 pairs = np.intersect1d(old.steps, new.steps, return_indices=True)
                 new.values[:, pairs[2]] = old.values[:, pairs[1]]
             elif name in made:  # until now nothing was decided
@@ -305,14 +306,17 @@ class State:
 
     def population(self) -> Population:
         """Return the trainings as a scheduler sees them."""
-        own = np.arange(len(self.active))
-        groups = np.argmax([np.isin(own, lanes.rows) for lanes in self.groups], axis=0)
-        points = {name: x.copy() for name, x in self.columns.items()}
-        curves = {name: self.curves[name] for name in self.metrics}
-        metrics = {name: x.newest(self.trained) for name, x in curves.items()}
-        given = points, metrics, self.active.copy(), own, groups
-        read = frozenset[str]().union(*(lanes.read for lanes in self.groups))
-        return Population(self.step, *given, read)
+        indices = np.arange(len(self.active))
+        rows = [np.isin(indices, lanes.rows) for lanes in self.groups]
+        return Population(
+            self.step,
+            points={name: x.copy() for name, x in self.columns.items()},
+            metrics={k: self.curves[k].newest(self.trained) for k in self.metrics},
+            active=self.active.copy(),
+            parents=indices,
+            _groups=np.argmax(rows, axis=0),
+            _read=frozenset[str]().union(*(lanes.read for lanes in self.groups)),
+        )
 
     def text(self) -> str:
         """Return what identifies the carries that `begin` gave."""
@@ -324,10 +328,10 @@ class State:
     @property
     def arrays(self) -> list[np.ndarray]:
         """The arrays of a checkpoint."""
-        found = [self.active, self.trained, self.parents, *self.columns.values()]
+        arrays = [self.active, self.trained, self.parents, *self.columns.values()]
         for lanes, carries in zip(self.groups, self.carries, strict=True):
-            found += [np.asarray(x)[: len(lanes.rows)] for x in carries]
-        return found
+            arrays += [np.asarray(x)[: len(lanes.rows)] for x in carries]
+        return arrays
 
     @property
     def reached(self) -> int:
@@ -375,9 +379,10 @@ class State:
 
         Stops the trainings that failed, or raises, and then nothing has changed.
         """
-        own = active, placed, self.columns
         runs = [
-            lanes.run(getattr(lanes, function), *own, carries, plan)
+            lanes.run(
+                getattr(lanes, function), active, placed, self.columns, carries, plan
+            )
             for lanes, carries in zip(self.groups, self.carries, strict=True)
         ]
         failed = {i: text for *_, texts in runs for i, text in texts.items()}
@@ -423,10 +428,10 @@ class State:
         for i, text in self.errors.items():
             ok[i] = False
             errors.setdefault(text, []).append(i)
-        found = {text: np.array(rows) for text, rows in errors.items()}
+        indices = {text: np.array(rows) for text, rows in errors.items()}
         curves = result_of(
             dataclasses.replace(self.request, output_coords=coords),
-            Outcome(values, gaps_of(ok), errors=found),
+            Outcome(values, gaps_of(ok), errors=indices),
             batch_size=max(len(lanes.rows) for lanes in self.groups),
             num_devices=len(self.request.devices),
             attrs={"metric": self.metrics[0]} if len(self.metrics) == 1 else {},
@@ -556,6 +561,6 @@ class Checkpoints:
             "before": self._curves,
         }
         with disk_errors(self._path, "be filled", "train"):
-            own = state.arrays, entries, curves, self._tag
-            self._tag = write(files, *own, is_first=self._saved is None)
+            contents = state.arrays, entries, curves, self._tag
+            self._tag = write(files, *contents, is_first=self._saved is None)
         self._saved, self._curves = state.marks, entries["curves"]

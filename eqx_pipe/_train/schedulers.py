@@ -49,10 +49,10 @@ class Population:
         **Raises:** `ValueError` if `by` is not the path of a scalar metric.
         """
         check_choice("train: Population.ranked", "mode", mode, ("min", "max"))
-        known = [name for name, x in self.metrics.items() if x.ndim == 1]
-        if by not in known:
+        scalars = [name for name, x in self.metrics.items() if x.ndim == 1]
+        if by not in scalars:
             wrong = f"`by` is {describe_value(by)}, which is not a scalar metric."
-            raise value_error("train", wrong, nearest(by, known))
+            raise value_error("train", wrong, nearest(by, scalars))
         return ranked(self.metrics[by], mode, self.active)
 
     def next(
@@ -77,11 +77,11 @@ class Population:
         with another value of a `Static` axis, and new values of an axis that neither
         `step` nor `evaluate` reads.
         """
-        own = np.arange(len(self.active))
-        parent = self._array("parents", parents, own, "integers")
-        if not np.isin(parent, own).all():
+        every = np.arange(len(self.active))
+        parent = self._array("parents", parents, every, "integers")
+        if not np.isin(parent, every).all():
             wrong = f"`parents` has indices from {parent.min()} to {parent.max()}."
-            raise value_error(_NEXT, wrong, f"Give indices from 0 to {len(own) - 1}.")
+            raise value_error(_NEXT, wrong, f"Give indices from 0 to {len(every) - 1}.")
         across = np.flatnonzero(self._groups[parent] != self._groups)
         if len(across):
             wrong = f"training {across[0]} cannot continue from training "
@@ -101,24 +101,24 @@ class Population:
                 cure += f'`state.hyperparams["learning_rate"] = point[{name!r}]`.'
                 raise value_error(_NEXT, f"{wrong}reads it.", cure)
             changed[name] = new
-        going = self._array("active", active, np.ones(len(own), bool), "booleans")
-        going &= self.active | (parent != own)
+        going = self._array("active", active, np.ones(len(every), bool), "booleans")
+        going &= self.active | (parent != every)
         new: Any = {"points": changed, "active": going, "_given": (*(points or ()),)}
         return dataclasses.replace(self, parents=parent, **new)
 
     def _array(
-        self, name: str, given: Any, default: np.ndarray, kind: str
+        self, name: str, array_like: Any, default: np.ndarray, kind: str
     ) -> np.ndarray:
         """Return an array with the shape and dtype of the default."""
-        if given is None:
+        if array_like is None:
             return default
-        array, dtype = np.asarray(given), default.dtype
+        array, dtype = np.asarray(array_like), default.dtype
         kinds = {"booleans": [np.bool_], "integers": [np.integer]}
         allowed = kinds.get(kind, [np.number, np.bool_])
         fits = any(jnp.issubdtype(array.dtype, one) for one in allowed)
         if array.shape != default.shape or not fits:
             cure = f"Give {kind} of shape {default.shape}, one entry for each training."
-            raise value_error(_NEXT, f"`{name}` is {describe_value(given)}.", cure)
+            raise value_error(_NEXT, f"`{name}` is {describe_value(array_like)}.", cure)
         with np.errstate(all="ignore"):
             cast, is_real = array.astype(dtype), jnp.issubdtype(dtype, jnp.inexact)
         lost = np.isfinite(array) & ~np.isfinite(cast) if is_real else cast != array
@@ -264,19 +264,19 @@ class PBT(eqx.Module):
         finite, kinds = np.isfinite(scores[self.by]), population._groups
         parents, replaced = np.arange(len(population.active)), [order[:0]]
         for kind in np.unique(kinds):
-            own = order[kinds[order] == kind]
-            count = min(max(1, int(self.fraction * len(own))), len(own) // 2)
-            best = own[finite[own]][:count]
+            alike = order[kinds[order] == kind]
+            count = min(max(1, int(self.fraction * len(alike))), len(alike) // 2)
+            best = alike[finite[alike]][:count]
             if count and len(best):
-                replaced.append(own[len(own) - count :])
+                replaced.append(alike[len(alike) - count :])
                 parents[replaced[-1]] = np.resize(best, count)
         worst, points, axes = np.concatenate(replaced), {}, population.points.items()
-        known = {k: x for k, x in axes if jnp.issubdtype(x.dtype, jnp.floating)}
+        floats = {k: x for k, x in axes if jnp.issubdtype(x.dtype, jnp.floating)}
         for k, name in enumerate(self.vary):
-            if name not in known:
+            if name not in floats:
                 wrong = f"`vary` has {describe_value(name)}, not an axis of floats."
-                raise value_error("search.PBT", wrong, nearest(name, known))
-            values = known[name][parents].astype(float)
+                raise value_error("search.PBT", wrong, nearest(name, floats))
+            values = floats[name][parents].astype(float)
             shape, factors = values[worst].shape, jnp.array(self.factors)
             values[worst] *= np.asarray(jr.choice(jr.fold_in(key, k), factors, shape))
             low, high = self.bounds.get(name, (-math.inf, math.inf))
@@ -291,8 +291,8 @@ def check_scheduler(scheduler: Any, population: Population, key: Key | None) -> 
     A function is not called: it may count its calls, or read values of metrics.
     """
     if isinstance(scheduler, Halving | PBT):
-        known = population.metrics.items()
-        made = {name: np.arange(len(x)) if x.ndim == 1 else x for name, x in known}
+        metrics = population.metrics.items()
+        made = {name: np.arange(len(x)) if x.ndim == 1 else x for name, x in metrics}
         scheduler(dataclasses.replace(population, metrics=made), key)
 
 

@@ -165,9 +165,10 @@ def train(
         run = _Run(state, ends, key, scheduler, callback)
         if request.store is not None:
             # A function that an axis applies counts by the values of points.
-            given = {"space": request.space, "key": key, "points": columns}
+            settings = {"space": request.space, "key": key, "points": columns}
+            settings |= {"scheduler": scheduler}
             functions = {name: getattr(training, name) for name in FUNCTIONS}
-            texts |= as_texts({**given, "scheduler": scheduler}, "train", functions)
+            texts |= as_texts(settings, "train", functions)
             texts["training"] = " ".join(lanes.text() for lanes in groups)
             texts |= {"begin": state.text(), "jax": jax.__version__}
             run.checkpoints = Checkpoints(request, texts)
@@ -196,10 +197,10 @@ def _intervals(steps: Any, every: Any, log_every: Any, start: int) -> _Intervals
     check_int("train", "steps", steps, 1)
     steps, several = operator.index(steps), isinstance(every, Iterable)
     several = several and not is_integer(every)
-    given: list[Any] = [*every] if several else [steps if every is None else every]
-    for k, end in enumerate(given):
+    every_end: list[Any] = [*every] if several else [steps if every is None else every]
+    for k, end in enumerate(every_end):
         check_int("train", f"every[{k}]" if several else "every", end, 1)
-    ends: Sequence[int] = [*map(operator.index, given)]
+    ends: Sequence[int] = [*map(operator.index, every_end)]
     texts = {"every": "several" if several else str(every), "log_every": str(log_every)}
     if several:
         # A setting for each, since a longer tuple continues a shorter one.
@@ -345,9 +346,9 @@ class _Run:
         state.is_whole = False
         pairs = zip(state.groups, state.carries, strict=True)
         state.columns = {name: np.asarray(x) for name, x in after.points.items()}
-        own = state.columns, after._given
         state.carries = [
-            lanes.inherited(after.parents, each, *own) for lanes, each in pairs
+            lanes.inherited(after.parents, carries, state.columns, after._given)
+            for lanes, carries in pairs
         ]
         # A training that failed may continue from the carry of another.
         state.errors = {i: t for i, t in state.errors.items() if not after.active[i]}

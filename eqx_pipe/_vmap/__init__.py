@@ -9,7 +9,6 @@ many lanes a batch has.
 from .batch_size import Analysis as Analysis
 from .batch_size import analyze as analyze
 from .batch_size import choose_batch_size as choose_batch_size
-from .batch_size import even_out as even_out
 from .batch_size import largest_that_fits as largest_that_fits
 from .batch_size import may_not_fit as may_not_fit
 from .batches import batch_of as batch_of
@@ -21,6 +20,5 @@ from .devices import local_devices as local_devices
 from .devices import use_cpu_devices as use_cpu_devices
 from .devices import warn_if_cores_idle as warn_if_cores_idle
 from .devices import warn_if_it_may_hang as warn_if_it_may_hang
-from .mapped import Vmapped as Vmapped
 from .mapped import leaf_axes as leaf_axes
 from .mapped import vmap as vmap

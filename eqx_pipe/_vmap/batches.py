@@ -89,14 +89,14 @@ def over_devices(
     and false for arguments that it gets whole. Outputs are concatenated in the order of
     the devices. With `leave_mesh`, the types of arrays within it do not name the mesh.
     """
-    own = P(mesh.axis_names)
+    part = P(mesh.axis_names)
     # `check_vma` rejects ordinary user loops whose initial carry is constant. Without
     # it a wrong `out_specs` would go unnoticed, but these are internal and tested.
     return jax.shard_map(
         _without_mesh(on_device) if leave_mesh else on_device,
         mesh=mesh,
-        in_specs=tuple(own if parted else P() for parted in split),
-        out_specs=own,
+        in_specs=tuple(part if is_split else P() for is_split in split),
+        out_specs=part,
         check_vma=False,
     )
 

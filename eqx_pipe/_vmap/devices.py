@@ -36,12 +36,10 @@ def local_devices(function: str, mesh: Mesh | None) -> tuple[Device, ...]:
     if devices and not is_there(devices[0]):
         if function in ("plan", "plan_train"):
             return devices
-        raise value_error(
-            function,
-            f"`mesh` has devices that are not there ({devices[0].device_kind}).",
-            "Give a `topology` to `plan`, `plan_train` or `program`, which compile for "
-            "it and do not compute.",
-        )
+        wrong = f"`mesh` has devices that are not there ({devices[0].device_kind})."
+        cure = "Give a `topology` to `plan`, `plan_train` or `program`, which compile "
+        cure += "for it and do not compute."
+        raise value_error(function, wrong, cure)
     others = sum(d.process_index != jax.process_index() for d in devices)
     if others or not devices:
         cure = "Give a mesh of this process's own devices: "
@@ -178,7 +176,7 @@ def may_hang(devices: Sequence[Any]) -> bool:
     threads = _pool_size()
     return (
         devices[0].platform == "cpu"
-        and first <= _jaxlib_version() < mended
+        and first <= jaxlib.version.__version_info__ < mended
         and 1 < threads < _THREADS * len(devices)
     )
 
@@ -204,13 +202,7 @@ def warn_if_it_may_hang(
     )
 
 
-def _jaxlib_version() -> tuple[int, ...]:
-    """Return the numbers of the version, without a suffix like `dev`."""
-    parts = jaxlib.version.__version__.split(".")[:3]
-    return tuple(int(n) for n in parts if n.isdecimal())
-
-
 def _pool_size() -> int:
     """Return the number of threads that devices share, if NPROC was set at start."""
-    given = os.environ.get("NPROC", "")
-    return int(given) if given.isdecimal() and int(given) else num_cores()
+    text = os.environ.get("NPROC", "")
+    return int(text) if text.isdecimal() and int(text) else num_cores()

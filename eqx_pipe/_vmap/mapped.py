@@ -78,19 +78,17 @@ class Vmapped(eqx.Module):
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         in_axes = self.axes.values[0]
         if isinstance(in_axes, tuple) and len(in_axes) != len(args):
-            raise structure_error(
-                "vmap",
-                f"`in_axes` is {in_axes!r}, and there are {len(args)} positional "
-                "arguments.",
-                "Give one axis for each of them, or one integer for all; keyword "
-                "arguments are mapped over axis 0.",
-            )
+            wrong = f"`in_axes` is {in_axes!r}, and there are {len(args)} positional "
+            wrong += "arguments."
+            cure = "Give one axis for each of them, or one integer for all; keyword "
+            cure += "arguments are mapped over axis 0."
+            raise structure_error("vmap", wrong, cure)
         axes = [
             *leaf_axes("vmap", "in_axes", in_axes, args, "the arguments"),
             *leaf_axes("vmap", "in_axes", 0, kwargs, "the keyword arguments"),
         ]
-        given = {"args": args, "kwargs": kwargs}
-        leaves, structure = jtu.tree_flatten(given, is_leaf=is_sparse)
+        inputs = {"args": args, "kwargs": kwargs}
+        leaves, structure = jtu.tree_flatten(inputs, is_leaf=is_sparse)
         pairs = zip(leaves, axes, strict=True)
         axes = [a if _can_be_mapped(x) else None for x, a in pairs]
         pairs = zip(leaves, axes, strict=True)
@@ -105,7 +103,7 @@ class Vmapped(eqx.Module):
             if self.axis_size not in (None, size):
                 wrong = f"`axis_size` is {self.axis_size}, but the input has {size} "
                 raise structure_error("vmap", f"{wrong}lanes.", cure)
-        return _Call(self, given, axes, size).run()
+        return _Call(self, inputs, axes, size).run()
 
     # Not by `equinox.module_update_wrapper`, which makes them part of the structure.
     @property
@@ -132,8 +130,8 @@ class Vmapped(eqx.Module):
 class _Call:
     """One call of a vectorised function."""
 
-    def __init__(self, of: Vmapped, given: PyTree, axes: Sequence[Axis], size: int):
-        leaves, self.structure = jtu.tree_flatten(given, is_leaf=is_sparse)
+    def __init__(self, of: Vmapped, inputs: PyTree, axes: Sequence[Axis], size: int):
+        leaves, self.structure = jtu.tree_flatten(inputs, is_leaf=is_sparse)
         self.of, self.size = of, size
         self.is_mapped = [axis is not None for axis in axes]
         mapped = list(it.compress(leaves, self.is_mapped))
@@ -150,12 +148,12 @@ class _Call:
         """Call the function for one lane, and record the structure of its output."""
         fn, others = eqx.combine(shared, self.static)
         pairs = zip(slices, self.refs, strict=True)
-        own = [x if ref is None else jax.new_ref(x) for x, ref in pairs]
-        leaves = fill(others, self.is_mapped, own)
-        given = jtu.tree_unflatten(self.structure, leaves)
+        parts = [x if ref is None else jax.new_ref(x) for x, ref in pairs]
+        leaves = fill(others, self.is_mapped, parts)
+        inputs = jtu.tree_unflatten(self.structure, leaves)
         on_device = self.of.mesh is not None or IN_LANE.value == "device"
         with IN_LANE("device" if on_device else "lane"):
-            out = fn(*given["args"], **given["kwargs"])
+            out = fn(*inputs["args"], **inputs["kwargs"])
         check_dense("vmap", "the output", out, "Return its entries as an array.")
         self.out, self.out_structure = jtu.tree_flatten(out)
         axes = leaf_axes("vmap", "out_axes", self.of.axes.values[1], out, "the output")
@@ -165,7 +163,7 @@ class _Call:
         how = self.of.reduce
         self.totals = [] if how is None else [_dtype_of_total(how, x) for x in arrays]
         both = list(zip(arrays, self.out_axes, strict=True))
-        values = [x[...] for x in own if is_ref(x)]
+        values = [x[...] for x in parts if is_ref(x)]
         stacked = [x for x, a in both if a is not None]
         return [*stacked, *values], [x for x, a in both if a is None]
 
@@ -311,25 +309,25 @@ class _Call:
         typed = bool(arrays) or not jax.sharding.get_abstract_mesh().empty
         if typed:
             mesh = _typed_like(mesh, arrays)
-        given: Any = self.shared if typed else list(jaxpr.consts)
+        shared: Any = self.shared if typed else list(jaxpr.consts)
         explicit = typed and is_explicit(mesh)
         if explicit:
-            own = P(mesh.axis_names)
-            lanes = _placed(lanes, mesh, P() if copied else own)
-            first = _placed(first, mesh, own)
-            given = _placed(given, mesh, P())
+            split = P(mesh.axis_names)
+            lanes = _placed(lanes, mesh, P() if copied else split)
+            first = _placed(first, mesh, split)
+            shared = _placed(shared, mesh, P())
         sums = len(self.totals)
 
         on = mesh if typed else flat_mesh(mesh.devices)
 
-        def alone(lanes: list[Any], first: First | None, given: Any) -> Any:
+        def alone(lanes: list[Any], first: First | None, shared: Any) -> Any:
             if copied:  # uneven lanes are whole on each device, which takes its own
                 each = total // mesh.size
                 at = jax.lax.axis_index(on.axis_names) * each + np.arange(each)
                 lanes = [jnp.take(x, at % self.size, 0, mode="clip") for x in lanes]
-            lane: Any = ft.partial(self.evaluated, jaxpr, given)
+            lane: Any = ft.partial(self.evaluated, jaxpr, shared)
             if typed:
-                lane = ft.partial(self.lane, given)
+                lane = ft.partial(self.lane, shared)
             stacked = self.on_device(lane, lanes, first, batch)
             return [*[x[None] for x in stacked[:sums]], *stacked[sums:]]
 
@@ -340,7 +338,7 @@ class _Call:
             leave_mesh=not typed,
         )
         # Outside of `jit`, JAX runs a `shard_map` operation by operation.
-        stacked = jax.jit(every, inline=True)(lanes, first, given)
+        stacked = jax.jit(every, inline=True)(lanes, first, shared)
         totals, stacked = [jnp.sum(x, axis=0) for x in stacked[:sums]], stacked[sums:]
         if copied and explicit:
             # JAX does not implement uneven slices of arrays with explicit sharding.
@@ -385,13 +383,12 @@ class _Call:
         devices = 1 if of.mesh is None else of.mesh.size
         batch = self.size if of.batch_size == "auto" else of.batch_size
         if self.size > 1 and (devices > 1 or batch < self.size):
-            raise value_error(
-                "vmap",
-                f"`axis_name` is {of.axis_name!r}, and {self.size} lanes in batches of "
-                f"{min(batch, self.size)} on {devices} device{'s' * (devices > 1)} are "
-                "several batches: a collective would not see the whole axis.",
-                "Leave out `axis_name`, or `batch_size` and `mesh`.",
-            )
+            wrong = f"`axis_name` is {of.axis_name!r}, and {self.size} lanes in "
+            wrong += f"batches of {min(batch, self.size)} on {devices} "
+            wrong += f"device{'s' * (devices > 1)} are several batches: a collective "
+            wrong += "would not see the whole axis."
+            cure = "Leave out `axis_name`, or `batch_size` and `mesh`."
+            raise value_error("vmap", wrong, cure)
 
     def check_only_read(self, refs: Sequence[Any], changed: Sequence[Any]) -> None:
         """Raise if a lane writes to a reference of all, or reads one of another lane.
@@ -400,19 +397,15 @@ class _Call:
         """
         if changed:
             text = leaf_text(changed[0])
-            raise value_error(
-                "vmap",
-                f"`fn` writes to a reference that its lanes share, {text}.",
-                "Give it as an argument with an axis in `in_axes`, so that each lane "
-                "has its part, or return the value.",
-            )
-        if any(ref is own for ref in refs for own in self.refs):
-            raise value_error(
-                "vmap",
-                f"`fn` reads the whole of a reference, {leaf_text(refs[0])}, of which "
-                "each lane has a part.",
-                "Read it before: `ref[...]`.",
-            )
+            wrong = f"`fn` writes to a reference that its lanes share, {text}."
+            cure = "Give it as an argument with an axis in `in_axes`, so that each "
+            cure += "lane has its part, or return the value."
+            raise value_error("vmap", wrong, cure)
+        if any(ref is mapped for ref in refs for mapped in self.refs):
+            wrong = f"`fn` reads the whole of a reference, {leaf_text(refs[0])}, of "
+            wrong += "which each lane has a part."
+            cure = "Read it before: `ref[...]`."
+            raise value_error("vmap", wrong, cure)
 
     def mesh_of_inputs(self) -> Any:
         """Return the mesh over which the types of arrays split the lanes, if any."""
@@ -496,11 +489,9 @@ def _dtype_of_total(reduce: str, x: Any) -> Any:
     """Return the dtype of `jnp.sum` or `jnp.mean` over lanes with such outputs."""
     dtype = jnp.result_type(x)
     if not jnp.issubdtype(dtype, jnp.number) and not jnp.issubdtype(dtype, jnp.bool_):
-        raise value_error(
-            "vmap",
-            f"`reduce` is {reduce!r}, and an output is {leaf_text(x)}.",
-            "Return numbers, or leave out `reduce`.",
-        )
+        wrong = f"`reduce` is {reduce!r}, and an output is {leaf_text(x)}."
+        cure = "Return numbers, or leave out `reduce`."
+        raise value_error("vmap", wrong, cure)
     total: Any = jnp.sum if reduce == "sum" else jnp.mean
     return jax.eval_shape(total, jax.ShapeDtypeStruct((1,), dtype)).dtype
 
@@ -523,13 +514,11 @@ def leaf_axes(
     try:
         spread = jax.tree.broadcast(prefix, indices, is_leaf=is_none)
     except ValueError:
-        raise structure_error(
-            function,
-            f"`{argument}` is {prefix!r}, which is not a prefix of {subject}, "
-            f"{tree_text(tree)}.",
-            "Give one integer, or a pytree of integers and `None` with the same "
-            "containers, down to where they end.",
-        ) from None
+        wrong = f"`{argument}` is {prefix!r}, which is not a prefix of {subject}, "
+        wrong += f"{tree_text(tree)}."
+        cure = "Give one integer, or a pytree of integers and `None` with the same "
+        cure += "containers, down to where they end."
+        raise structure_error(function, wrong, cure) from None
     axes: list[Any] = jtu.tree_leaves(spread, is_leaf=is_none)
     both: Any = zip(jtu.tree_leaves(indices, is_leaf=is_none), axes, strict=True)
     real = [(leaves[i], axis) for i, axis in both if i is not None]
@@ -540,13 +529,11 @@ def _check_can_split(mesh: Mesh) -> None:
     """Raise if devices already run different parts, so none is left for `mesh`."""
     manual = AxisType.Manual in jax.sharding.get_abstract_mesh().axis_types
     if manual or IN_LANE.value == "device" or is_on_device():
-        raise value_error(
-            "vmap",
-            f"`mesh` has the axes {mesh.axis_names}, and this is called inside of a "
-            "`shard_map` or another `vmap` with a mesh, where each device already runs "
-            "its own part.",
-            "Leave out `mesh` here.",
-        )
+        wrong = f"`mesh` has the axes {mesh.axis_names}, and this is called inside of "
+        wrong += "a `shard_map` or another `vmap` with a mesh, where each device "
+        wrong += "already runs its own part."
+        cure = "Leave out `mesh` here."
+        raise value_error("vmap", wrong, cure)
 
 
 def vmap(
@@ -639,11 +626,9 @@ def vmap(
     for name, axes in (("in_axes", in_axes), ("out_axes", out_axes)):
         for axis in jtu.tree_leaves(axes):
             if not is_integer(axis) and not callable(axis):
-                raise type_error(
-                    "vmap",
-                    f"`{name}` holds {describe_value(axis)}.",
-                    "Give an integer, `None`, or a pytree of these.",
-                )
+                wrong = f"`{name}` holds {describe_value(axis)}."
+                cure = "Give an integer, `None`, or a pytree of these."
+                raise type_error("vmap", wrong, cure)
     if axis_size is not None:
         check_int("vmap", "axis_size", axis_size, 0)
         axis_size = operator.index(axis_size)
@@ -656,12 +641,10 @@ def vmap(
     if reduce is not None:
         check_choice("vmap", "reduce", reduce, ("sum", "mean"))
         if out_axes != 0:
-            raise value_error(
-                "vmap",
-                f"`out_axes` is {out_axes!r}, and `reduce` is {reduce!r}: the outputs "
-                "have no axis of lanes.",
-                "Leave out one of them.",
-            )
+            wrong = f"`out_axes` is {out_axes!r}, and `reduce` is {reduce!r}: the "
+            wrong += "outputs have no axis of lanes."
+            cure = "Leave out one of them."
+            raise value_error("vmap", wrong, cure)
     return Vmapped(
         fn,
         Opaque((in_axes, out_axes)),

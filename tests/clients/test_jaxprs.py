@@ -178,8 +178,8 @@ def test_every_primitive_is_in_the_table_or_may_do_anything():
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_jaxprs_of_an_equation_are_where_the_table_says(name, traced):
     for eqn in equations(traced[name]):
-        known = entry(eqn)
-        if known is None:
+        primitive = entry(eqn)
+        if primitive.kind is None:
             assert MAY_DO_ANYTHING.fullmatch(eqn.primitive.name), eqn.primitive
             continue
         held = {
@@ -187,8 +187,10 @@ def test_the_jaxprs_of_an_equation_are_where_the_table_says(name, traced):
             for key, value in eqn.params.items()
             if any(map(is_jaxpr, value if isinstance(value, tuple) else (value,)))
         }
-        assert held <= set(known.bodies) or known.kind == "operation", eqn.primitive
-        if known.kind == "call":
+        assert held <= set(primitive.bodies) or primitive.kind == "operation", (
+            eqn.primitive
+        )
+        if primitive.kind == "call":
             (body,) = sub_jaxprs(eqn)
             assert len(body.invars if hasattr(body, "invars") else body.in_avals) == (
                 len(eqn.invars)

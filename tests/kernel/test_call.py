@@ -186,6 +186,26 @@ def test_in_sweeps_on_any_devices():
     assert float(found.best().point["x"]) == 4
 
 
+def test_polynomials():
+    c, x = jr.normal(jr.key(0), (40, 4)), jnp.linspace(-2, 2, 40)
+    got = jax.vmap(ep.kernel(jnp.polyval))(c, x)
+    agree(got, jax.vmap(jnp.polyval)(c, x))
+
+
+def test_steps_in_kernels_are_not_counted():
+    with pytest.raises(ValueError, match="Count the steps of the function itself"):
+        ep.sweep(ep.kernel(roots), SPACE, count_steps=True)
+
+
+def test_elsewhere_it_is_the_function():
+    """Lower for a GPU, which needs none."""
+    run = jax.jit(jax.vmap(ep.kernel(newton)))
+    x = jnp.ones(40)
+    text = run.trace(x).lower(lowering_platforms=("cuda",)).as_text()
+    assert "stablehlo.while" in text and "eqx_pipe" not in text
+    assert "eqx_pipe_kernel" in run.lower(x).as_text()
+
+
 def test_the_bits_of_a_lane_depend_on_nothing_else():
     x = points(200)["x"]
     whole = jax.vmap(ep.kernel(newton))(x)[0]

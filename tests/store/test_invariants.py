@@ -108,7 +108,7 @@ def test_what_was_open_before_a_growth_shows_its_own_points(tmp_path, which):
     small.complete(files)
     for number in range(len(store.chunks)):
         try:
-            found = store.read(number, 0, known=True)
+            found = store.read(number, 0, must_exist=True)
         except OSError as error:
             assert "has grown" in str(error) and not appends
         else:

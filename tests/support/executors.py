@@ -37,7 +37,7 @@ class Plain:
         self.calls, self.open, self.most, self.submitted = [], 0, 0, 0
 
     def submit(self, fn, *args):
-        firsts = [int(index[0]) for index, _ in args[2]]
+        firsts = [int(asked.numbers[0]) for asked in args[2]]
         self.calls += firsts
         self.submitted += 1
         self.open += 1

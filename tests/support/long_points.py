@@ -7,8 +7,8 @@ import jax.random as jr
 
 import eqx_pipe as ep
 from eqx_pipe._run import pace, programs
-from eqx_pipe._sweep.program import runner
 from eqx_pipe._sweep.trace import trace
+from eqx_pipe._sweep.work import flight
 
 
 def training(p, key):
@@ -88,13 +88,13 @@ def _size(store):
 
 def entered(monkeypatch):
     """Return a list that gets the steps for which a split program is called."""
-    found, enter = [], runner.Begun._enter
+    found, enter = [], flight.Begun._enter
 
     def counted(begun, budget, *args, **options):
         found.append(budget)
         return enter(begun, budget, *args, **options)
 
-    monkeypatch.setattr(runner.Begun, "_enter", counted)
+    monkeypatch.setattr(flight.Begun, "_enter", counted)
     return found
 
 

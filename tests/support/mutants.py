@@ -48,7 +48,7 @@ MUTANTS = [
     ("_train/schedulers.py", "not 0 < self.fraction <=", "not 0 <= self.fraction <="),
     ("_compose/cond.py", "min(max(value, 0), last)", "min(value, last)"),
     ("_compose/container.py", "and len(stages) > 1", "and len(stages) > 2"),
-    ("_compose/container.py", "-size <= at < size", "-size < at < size"),
+    ("_compose/container.py", "-size <= position < size", "-size < position < size"),
     ("_compose/container.py", "[part]) < self.fewest", "[part]) <= self.fewest"),
     ("_compose/outputs.py", "inner[len(path) + 1 :]", "inner[len(path) :]"),
     ("_compose/parallel.py", "<= merge.axis < num_axes", "<= merge.axis <= num_axes"),

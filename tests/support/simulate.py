@@ -44,9 +44,9 @@ from eqx_pipe._store import (
     Filling,
     Folder,
     Taken,
+    create,
     create_store,
     exists,
-    fill,
     format,
     open_store,
     restore,
@@ -55,7 +55,8 @@ from eqx_pipe._store import (
 from eqx_pipe._store.disk import Entry
 from eqx_pipe._sweep import flights, remote
 from eqx_pipe._sweep.planning import open_to_workers
-from eqx_pipe._sweep.work.buffer import Flight, Part, Verdict, Work
+from eqx_pipe._sweep.work.buffer import Asked, Chunk, Verdict, Work
+from eqx_pipe._sweep.work.flight import Flight
 
 from . import small_store as small
 from .bucket import Bucket
@@ -142,7 +143,7 @@ def decoding_once():
     with contextlib.ExitStack() as stack:
         for module, name, fast in [
             (store, "read_root", _read_root),
-            (fill, "read_root", _read_root),
+            (create, "read_root", _read_root),
             (flights.Flights, "_identity", property(_identity)),
             (store, "parsed", parsed),
             (store, "decompress", decompress),
@@ -402,7 +403,7 @@ def in_turns(rng, often, works):
 
 def _resumed(flight, values):
     """Take values from a flight; return the rows that are written, and that wait."""
-    kept, ((done, *own),) = flight.finished, flight.buffers
+    ((kept, done, _, *own),) = flight.buffers
     for leaf, had, state in zip(values, own, flight.state, strict=True):
         leaf[done] = had
         leaf[~(done | kept)] = state * 2
@@ -418,8 +419,8 @@ class Job:
     def __init__(self, history, call, bits):
         self.history, self.call, self.bits = history, call, bits
 
-    def compute(self, index, costs, watch, resumed=None):
-        history, call, index = self.history, self.call, np.asarray(index)
+    def compute(self, asked, watch, resumed=None):
+        history, call, index = self.history, self.call, np.asarray(asked.numbers)
         values = history.values(index, call.xs, call.ys, self.bits)
         bad = np.isin(index - call.first, call.bad)
         given = done = np.zeros(len(index), bool)
@@ -434,7 +435,8 @@ class Job:
             leaves = [leaf[some] for leaf in values]
             for leaf in leaves:
                 leaf[bad[some]] = 0
-            return Part(at, leaves, verdict, flight)
+            rows = at if at is None or asked.rows is None else asked.rows[at]
+            return Chunk(asked.number, rows, leaves, verdict, flight)
 
         while history.rng.random() < 0.3:  # save, and commit a part in a bucket
             new = ~(done | given) & (history.draws.random(len(index)) < 0.3)
@@ -443,14 +445,16 @@ class Job:
             if not watch.whole:
                 some, done = done, some
                 given = given | some
-            own = [done, *(leaf[done] for leaf in values)]
+            own = [given, done, done, *(leaf[done] for leaf in values)]
             state = [leaf[~(done | given)] / 2 for leaf in values]
             place = (0, 0, 0, len(index)), 1, np.zeros((1, 4), np.uint32)
-            flight = Flight(*place, state, given, buffers=[own])
+            flight = Flight(*place, state, buffers=[own], rows=asked.rows)
             history.counts["saved"] += 1
             yield part(some, np.flatnonzero(some), flight)
         rest = ~given
-        yield part(rest, np.flatnonzero(rest) if given.any() else None, None)
+        at = np.flatnonzero(rest) if given.any() else None
+        last = part(rest, at, None)
+        yield last._replace(rows=asked.rows if at is None else last.rows)
 
 
 class Engine:
@@ -494,7 +498,7 @@ class History:
                 self.counts["grown"] += 1
         restore(store, lambda: small.layout(xs, ys))
         filling = Filling(store, shard, again=True)
-        flying = flights.Flights(WORK, filling)
+        flying = flights.Flights(WORK, filling, lambda *_: Asked(0, 0, 0))
         listed, seen = filling.look(), set()
         if not (filling.todo(listed) or filling.has_leftovers() or flying.look()):
             return "complete"
@@ -525,9 +529,9 @@ class History:
 
             def submit(number, rows):
                 first, last = chunks.span(number)
-                index = range(first, last) if rows is None else first + rows
+                asked = Asked(number, first, last, rows)
                 call = types.SimpleNamespace(
-                    index=index, bad=fails(number), first=first
+                    asked=asked, bad=fails(number), first=first
                 )
                 call.xs, call.ys, call.target, call.found = xs, ys, target, None
                 engine.waiting.append(call)
@@ -560,10 +564,10 @@ class History:
 
     def take(self, filling, number, call, rows):
         """Take the answer of a worker, and write values that it could not write."""
-        at = np.asarray(call.index) - call.first
+        at = np.asarray(call.asked.numbers) - call.first
         bad = np.isin(at, call.bad)
         if call.found == "values":
-            values = self.values(np.asarray(call.index), call.xs, call.ys)
+            values = self.values(np.asarray(call.asked.numbers), call.xs, call.ys)
             whole = at if rows is not None else None
             all_ = np.ones(len(at), bool)
             self.keep(filling, number, at, values, bad, all_, whole)
@@ -587,7 +591,7 @@ class History:
             try:
                 writes = target.is_open()
                 if writes:
-                    remote._written(Job(self, call, bits), call.index, None, target)
+                    remote._written(Job(self, call, bits), call.asked, target)
                 call.found = "done" if writes else "values"
             except Kill:  # a dead worker; an engine may not notice it
                 lost = TimeoutError("the worker died")
@@ -616,10 +620,10 @@ class History:
             if filling.in_parts:
                 whole = keep(done, whole)
                 kept, done = kept | done, np.zeros_like(done)
-            own = [done, *(leaf[done] for leaf in values)]
+            own = [kept, done, done, *(leaf[done] for leaf in values)]
             state = [leaf[~(done | kept)] / 2 for leaf in values]
             call, place = (0, 0, 0, len(at)), np.zeros((1, 4), np.uint32)
-            saved = Flight(call, 1, place, state, kept, rows, buffers=[own])
+            saved = Flight(call, 1, place, state, buffers=[own], rows=rows)
             flying.keep(number, saved)
             self.counts["saved"] += 1
             if self.rng.random() < 0.3 and not self.world.quiet:

@@ -21,10 +21,16 @@ def size(fn, devices=2):
     return ep.plan(fn, ep.Linspace(1, 2, 10**6), mesh=mesh).batch_size
 
 
+def set_version(monkeypatch, version):
+    numbers = tuple(map(int, version.split(".")))
+    monkeypatch.setattr("jaxlib.version.__version__", version)
+    monkeypatch.setattr("jaxlib.version.__version_info__", numbers)
+
+
 @pytest.fixture
 def may_hang(monkeypatch):
     monkeypatch.setenv("NPROC", "2")
-    monkeypatch.setattr("jaxlib.version.__version__", "0.10.2")
+    set_version(monkeypatch, "0.10.2")
     monkeypatch.setattr("eqx_pipe._errors._logged", {"idle cores"})
 
 
@@ -75,7 +81,7 @@ def test_the_batch_is_small_enough(may_hang, which):
     ],
 )
 def test_when_it_may_hang(monkeypatch, version, threads, devices, expected):
-    monkeypatch.setattr("jaxlib.version.__version__", version)
+    set_version(monkeypatch, version)
     monkeypatch.setenv("NPROC", str(threads))
     assert size(cholesky, devices) == (MOST if expected else 16)
 
@@ -96,7 +102,7 @@ def test_a_larger_batch_warns_once(may_hang, caplog):
 
 
 @pytest.mark.skipif(
-    tuple(map(int, jaxlib.version.__version__.split(".")[:3])) >= (0, 11, 1),
+    jaxlib.version.__version_info__ >= (0, 11, 1),
     reason="this jaxlib does not hang",
 )
 def test_on_as_many_devices_as_threads_no_sweep_hangs():

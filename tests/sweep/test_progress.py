@@ -168,7 +168,7 @@ def test_the_bar_says_that_a_program_is_compiled(capsys, monkeypatch):
 
 def test_a_slow_step_is_named_once(caplog, capsys, monkeypatch):
     monkeypatch.setattr("eqx_pipe._sweep.trace.trace.LONG", 0)
-    monkeypatch.setattr("eqx_pipe._sweep.program.runner._LONG_STEP", 0.0)
+    monkeypatch.setattr("eqx_pipe._sweep.work.flight._LONG_STEP", 0.0)
 
     def epochs(p):
         return jax.lax.fori_loop(0, 5, lambda _, x: jnp.sin(x), p["x"])

@@ -9,13 +9,16 @@ import contextlib
 import dataclasses
 import enum
 import functools as ft
+import math
 import operator
+import pathlib
 import sys
 import types
 import weakref
 
 import equinox as eqx
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -339,9 +342,9 @@ def a_slot_that_is_deleted():
 
     def change():
         del one.a
-        one.b = 3.0
+        one.b = 1.0
 
-    return lambda p: p * (one.a if hasattr(one, "a") else one.b), change
+    return lambda p: p * (1.0 if hasattr(one, "a") else 3.0), change
 
 
 @kept
@@ -427,7 +430,144 @@ def a_weak_reference():
     return lambda p: p * ref().rate, set_to(one, "rate", 3.0)
 
 
+@kept
+def the_same_list_at_another_place():
+    a, b = [1.0], [3.0]
+    box = [a, b, a]
+    return lambda p: p * box[2][0], put(box, 2, b)
+
+
+@kept
+def lists_in_another_order_of_depth():
+    box = [[[1.0]]]
+    return lambda p: p * (1.0 if len(box[0]) == 1 else 3.0), put(box, 0, [1.0, []])
+
+
+@case
+def a_list_too_deep_to_read():
+    box = inner = []
+    for _ in range(100_000):
+        inner.append([])
+        inner = inner[0]
+    inner.append(1.0)
+
+    def fn(p):
+        here = box
+        while isinstance(here, list):
+            here = here[0]
+        return p * here
+
+    return fn, put(inner, 0, 3.0)
+
+
+@kept
+def another_key():
+    table = {"a": 1.0}
+    change = lambda: table.update(b=table.pop("a"))  # noqa: E731
+    return lambda p: p * (1.0 if "a" in table else 3.0), change
+
+
+@kept
+def a_key_that_is_no_text():
+    table = {1: 2.0}
+    return lambda p: p * [*table][0], lambda: table.update({3: table.pop(1)})
+
+
+@kept
+def a_value_whose_key_is_no_text():
+    table = {1: 1.0}
+    return lambda p: p * table[1], put(table, 1, 3.0)
+
+
+@kept
+def numbers_in_a_set():
+    box = [frozenset({1.0})]
+    return lambda p: p * max(box[0]), put(box, 0, frozenset({3.0}))
+
+
+@kept
+def a_path():
+    box = [pathlib.PurePath("a")]
+    return lambda p: p * len(str(box[0])), put(box, 0, pathlib.PurePath("abc"))
+
+
+@kept
+def a_jaxpr():
+    box = [jax.make_jaxpr(lambda x: x)(1.0), jax.make_jaxpr(lambda x: 3 * x)(1.0)]
+    fn = lambda p: jax.extend.core.jaxpr_as_fun(box[0])(p)[0]  # noqa: E731
+    return fn, put(box, 0, box.pop())
+
+
 # Functions: what they hold, and what wraps them.
+
+
+@kept
+def another_function_of_numpy():
+    box = [np.add]
+    return lambda p: p * float(box[0](1.0, 3.0)), put(box, 0, np.multiply)
+
+
+@kept
+def another_function_of_a_library():
+    box = [math.floor]
+    return lambda p: p * box[0](1.5), put(box, 0, math.ceil)
+
+
+@kept
+def another_method_of_a_text():
+    box = ["a".upper]
+    return lambda p: p * (1.0 if box[0]() == "A" else 3.0), put(box, 0, "a".lower)
+
+
+@kept
+def another_method_of_an_object():
+    class A:
+        rate = 1.0
+
+    one = A()
+    box = [types.MethodType(lambda self: self.rate, one)]
+    other = types.MethodType(lambda self: 3 * self.rate, one)
+    return lambda p: p * box[0](), put(box, 0, other)
+
+
+@kept
+def another_kind_of_method():
+    class A:
+        @staticmethod
+        def count(*args):
+            return 1.0 + len(args)
+
+    plain = vars(A)["count"].__func__
+    return lambda p: p * A.count(), set_to(A, "count", classmethod(plain))
+
+
+@kept
+def the_function_of_a_partial():
+    box = [ft.partial(lambda x: x)]
+    return lambda p: box[0](p), put(box, 0, ft.partial(lambda x: 3 * x))
+
+
+@kept
+def an_argument_of_a_partial():
+    scale = lambda a, x: a * x  # noqa: E731
+    box = [ft.partial(scale, 1.0)]
+    return lambda p: box[0](p), put(box, 0, ft.partial(scale, 3.0))
+
+
+@kept
+def a_keyword_of_a_partial():
+    scale = lambda x, a: a * x  # noqa: E731
+    box = [ft.partial(scale, a=1.0)]
+    return lambda p: box[0](p), put(box, 0, ft.partial(scale, a=3.0))
+
+
+@kept
+def another_jit_of_a_function():
+    def scale(x, n):
+        return x * (3.0 if isinstance(n, int) else 1.0)
+
+    box = [jax.jit(scale)]
+    return lambda p: box[0](p, 1), put(box, 0, jax.jit(scale, static_argnums=1))
 
 
 @kept

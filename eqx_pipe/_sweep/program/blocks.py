@@ -22,9 +22,9 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Bool, Int32, UInt32
 
-from ..._cache import LRUCache
 from ..._jaxprs import Fingerprint, evaluate, fingerprint_of, key_of
 from ..._reduce import AbstractReducer, Reducer, ReducerTree
+from ..._run import REDUCERS, SMALL_BYTES
 from ..._tree import as_data, as_keys, key_kind
 from ..._vmap import batch_of
 from ..trace.trace import Traced, detached, settings
@@ -41,10 +41,6 @@ from .layout import (
     point_lane,
     read,
 )
-
-# Traces of larger states are not cached, since their initial state is kept on devices.
-_KEPT_BYTES = 2**20
-_kept = LRUCache(128)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,11 +83,12 @@ def trace_reducers(
 ) -> TracedReducers:
     """Return the jaxprs of some reducers for batches of the outputs of a function."""
     place = _place(reducers, traced, batch_size)
-    known = None if place is None else _kept.get(place)
+    known = None if place is None else REDUCERS.get(place)
     if known is None:
         known = _trace(reducers, traced, batch_size)
-        if place is not None and known.state_bytes <= _KEPT_BYTES:
-            _kept.put(place, known)
+        # The initial state is kept on devices.
+        if place is not None and known.state_bytes <= SMALL_BYTES:
+            REDUCERS.put(place, known)
     return known
 
 

@@ -23,8 +23,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, UInt32
 
-from ..._cache import WeakCache
 from ..._jaxprs import Literals, evaluate, filled_in
+from ..._run import SMALL_BYTES, copies_of
 from ..._spaces import LONGEST, advance, point_key, take
 from ..._tree import as_data
 from ..._types import Key
@@ -166,26 +166,20 @@ class Layout:
         return Partition(self.batch_size, len(self.devices), run)
 
 
-_columns: WeakCache[dict[Any, Any]] = WeakCache()
-
-
 def _column(table: Any, each: int, run: int) -> Any:
     """Return the values of `run` points, of which `each` share a position.
 
     The points are the last axis, since a TPU pads a short last axis to 128 numbers.
     """
-    kept = None
-    if isinstance(table, jax.Array):
-        kept = _columns.get(table)
-        kept = _columns.put(table, {}) if kept is None else kept
-        if (each, run) in kept:
-            return kept[each, run]
+    copies = copies_of(table) if isinstance(table, jax.Array) else {}
+    if (each, run) in copies:
+        return copies[each, run]
     made = np.repeat(np.moveaxis(np.asarray(table), 0, -1), each, axis=-1)
     count, rest = divmod(run, made.shape[-1])
     made = np.concatenate([*[made] * count, made[..., :rest]], axis=-1)
-    if kept is not None and made.nbytes <= _SMALL:
+    if isinstance(table, jax.Array) and made.nbytes <= SMALL_BYTES:
         # A call copies no arrays of JAX that are on the devices.
-        made = kept[each, run] = jnp.asarray(made)
+        made = copies[each, run] = jnp.asarray(made)
     return made
 
 
@@ -203,9 +197,6 @@ def each_its_rows(layout: Layout) -> NamedSharding:
     mesh = flat_mesh(layout.devices)
     return NamedSharding(mesh, P(mesh.axis_names))
 
-
-_SMALL = 2**20
-"""The maximum bytes of a column that is kept on the devices."""
 
 _WIDEST = 2**24
 """The maximum of numbers of a column: 64 MiB of 32 bits."""

@@ -1,53 +1,48 @@
 """The host's part of a running sweep: programs, their arguments, calls and failures."""
 
 import contextlib
-import itertools as it
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, Int64
+from jaxtyping import Array
 
-from ..._cache import LRUCache
-from ..._errors import log_once, message
+from ..._errors import message
 from ..._jaxprs import Fingerprint, Split
 from ..._kernel import STOPPED, has_kernels, watched
 from ..._run import (
+    CONTROLS,
     Pace,
     Stopped,
     TooLarge,
     as_nonfinite,
     check_finite,
-    clock,
     compiled,
     noting,
-    save_pause,
-    search,
 )
 from ..trace.trace import Traced, abstract
-from .in_steps import BATCH, BUDGET, batched_in, build_split, state_of
+from .in_steps import batched_in, build_split, state_of
 from .layout import COUNT, Given, LaneOf, Layout, Partition, Place, build, each_its_rows
-from .select import ByOffset, ByTable
-
-Points: TypeAlias = ByOffset | ByTable
+from .select import ByTable, Selected
 
 # XLA splits a step of a program over its threads if it estimates that the step is long,
 # even if every core has its own device. The devices then wait for each other's threads:
 # loops of short steps took up to 1.7 times as long.
 _UNSPLIT: dict[str, Any] = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 
-_controls = LRUCache(256)
+
+Saved: TypeAlias = tuple[np.ndarray, np.ndarray, list[np.ndarray]]
+"""The place, the sources of lanes and the state of a split program, on the host."""
 
 
-_LONG_STEP = 60.0
-"""Seconds that a step of a loop may take until a hint is logged."""
+_Made = TypeVar("_Made")
 
 
 class Programs:
-    """The compiled programs of some points, and the batch sizes that did not fit.
+    """The programs and traces of a plan, and the batch sizes that did not fit.
 
     This is the only part of a plan that changes while it runs. Copies of the points
     share it, so none of them compiles a program or tries a size again.
@@ -56,8 +51,9 @@ class Programs:
     def __init__(self) -> None:
         self.too_large: list[int] = []
         self._most: int | None = None
-        self._runners: dict[Hashable, Runner] = {}
-        self._lock = threading.Lock()  # threads of an executor share a sweep
+        self._made: dict[Hashable, Any] = {}
+        # Threads of an executor share a sweep; to make a program takes traces.
+        self._lock = threading.RLock()
 
     def fitting(self, batch_size: int) -> int:
         """Return `batch_size`, or the largest size that may fit."""
@@ -70,13 +66,12 @@ class Programs:
                 self.too_large.append(too_large)
                 self._most = then
 
-    def runner(self, key: Hashable, make: "Callable[[], Runner]") -> "Runner":
-        """Return the program of a key, which `make` compiles the first time."""
+    def get(self, key: Hashable, make: Callable[[], _Made]) -> _Made:
+        """Return the program or trace of a key, which `make` makes the first time."""
         with self._lock:
-            runner = self._runners.get(key)
-            if runner is None:
-                runner = self._runners[key] = make()
-            return runner
+            if key not in self._made:
+                self._made[key] = make()
+            return self._made[key]
 
 
 class Runner:
@@ -93,7 +88,7 @@ class Runner:
         lane_of: LaneOf,
         outputs: Sequence[jax.ShapeDtypeStruct],
         layout: Layout,
-        points: Points,
+        points: Selected,
         given: Given,
         finite: bool = True,
         split: Split | None = None,
@@ -120,7 +115,7 @@ class Runner:
             batched = batched_in(split, layout, own)
             kernel = build_split(split, outputs, layout, batched)
             state = state_of(split, layout, batched)
-            place, sources = map(abstract, _fresh(layout))
+            place, sources = map(abstract, fresh_lanes(layout))
             return kernel.lower(control, table, place, sources, state, own)
 
         options = _UNSPLIT if layout.unsplit else None
@@ -135,7 +130,7 @@ class Runner:
     def compute(
         self,
         given: Given,
-        points: Points,
+        points: Selected,
         values: list[np.ndarray],
         first: int,
         count: int,
@@ -146,7 +141,7 @@ class Runner:
         """
 
         def whole() -> None:
-            selected = _selecting(points, first, count, self.layout)
+            selected = selecting(points, first, count, self.layout)
             outputs = self.kernel(*selected, given)
             check_finite(outputs, infs=self.finite)
             rows = points.rows(first, first + count)
@@ -155,7 +150,7 @@ class Runner:
         return self.guarded(given, points, first, whole)
 
     def guarded(
-        self, given: Given, points: Points, first: int, call: Callable[[], None]
+        self, given: Given, points: Selected, first: int, call: Callable[[], None]
     ) -> Exception | None:
         """Return the error of `call` if a point fails in it.
 
@@ -180,7 +175,7 @@ class Runner:
                 return as_nonfinite(error)
         return None
 
-    def _settle(self, given: Given, points: Points, first: int) -> None:
+    def _settle(self, given: Given, points: Selected, first: int) -> None:
         """Run the program once more after an error, for no points at all.
 
         JAX would report the error again when Python exits, unless another program has
@@ -207,252 +202,23 @@ class Runner:
         leaves = self.kernel.args_info[0][4]
         return [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
 
-    def fresh(self) -> "Saved":
+    def fresh(self) -> Saved:
         """Return the place, the sources of lanes and the state before all batches."""
-        return *_fresh(self.layout), [np.zeros(x.shape, x.dtype) for x in self.state]
+        return *fresh_lanes(self.layout), [
+            np.zeros(x.shape, x.dtype) for x in self.state
+        ]
 
     def placed(self, state: Sequence[np.ndarray]) -> list[jax.Array]:
         """Return a state on the devices."""
         return jax.device_put(list(state), each_its_rows(self.layout))
 
 
-Saved: TypeAlias = tuple[np.ndarray, np.ndarray, list[np.ndarray]]
-"""The place, the sources of lanes and the state of a split program, on the host."""
-
-
-def _fresh(layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+def fresh_lanes(layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     devices, lanes = len(layout.devices), np.arange(layout.batch_size, dtype=np.uint32)
     return np.zeros((devices, 4), np.uint32), np.tile(lanes, devices)
 
 
-class Begun:
-    """Some points that a split program computes, from the index `first` on.
-
-    The place, the sources of lanes and the state are those between two calls. They are
-    saved at times: the search for a point that failed begins at the last save.
-    """
-
-    def __init__(
-        self,
-        runner: Runner,
-        given: Given,
-        points: Points,
-        values: list[np.ndarray],
-        first: int,
-        count: int,
-    ):
-        self._runner, self._given, self.points = runner, given, points
-        self._values, self.first, self.count = values, first, count
-        self.batch_size = runner.layout.batch_size
-        self._partition = runner.layout.partition(count)
-        self._is_left = np.ones(count, bool)
-        self.finished = np.zeros(0, np.int64)
-        """The offsets of the points that the last call has finished."""
-        self._save_seconds = 0.0
-        self._go_to(runner.fresh())
-
-    @property
-    def ended(self) -> bool:
-        """True if all points are computed."""
-        return not self._is_left.any()
-
-    def save(self) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Save the state on the host, and return it with its place."""
-        begun = clock()
-        state = [np.array(leaf) for leaf in self._state]
-        self._saved = self._place, self._sources, state
-        self._since, self._when = 0, clock()
-        self._save_seconds = self._when - begun
-        return self._place, [self._sources, *state]
-
-    def resume(self, place: np.ndarray, state: Sequence[np.ndarray]) -> None:
-        """Go on from what `save` returned, if it fits the program."""
-        fresh, found = (
-            [self._place, self._sources, *self._runner.state],
-            [place, *state],
-        )
-        if [(x.shape, x.dtype) for x in found] != [(x.shape, x.dtype) for x in fresh]:
-            return
-        self._go_to((place, state[0], list(state[1:])))
-        self._is_left[self._between(np.zeros_like(place), place)] = False
-        # Lanes compute other points if their own have failed.
-        alive = self._sources == _fresh(self._runner.layout)[1]
-        self._is_left[[at for at, lane in self._lanes() if not alive[lane]]] = False
-
-    def advance(self, seconds: float) -> Exception | None:
-        """Compute for about some `seconds`; return the error if a point fails."""
-        if clock() - self._when > save_pause(self._save_seconds):
-            self.save()
-        pace, begun = self._runner.pace, clock()
-        budget = pace.steps
-        try:
-            error = self._enter(budget)
-        except Stopped:  # the call has taken the state
-            self._go_to(self._saved)
-            raise
-        if error is not None:
-            return error
-        taken = clock() - begun
-        steps = budget - int(self._place[:, BUDGET].min())
-        self._since += budget
-        pace.record(steps, taken, seconds)
-        if taken > _LONG_STEP * max(1, steps):
-            log_once(
-                f"slow {self._runner.name}",
-                "eqx_pipe.sweep: a step of the loop of `%s` takes %.0f s. The sweep "
-                "stops and saves only between steps: scan over steps, not over epochs.",
-                self._runner.name,
-                taken / max(1, steps),
-            )
-        return None
-
-    def isolate(self, only_first: bool) -> list[tuple[int, Exception]] | None:
-        """Find the points that failed in the last call, and leave them out.
-
-        Returns their indices with their errors; `None` if `fn` is non-deterministic.
-        The batches in flight are computed again from the last save on. If none of their
-        points failed, a later one did: then they advance by a call.
-        """
-        budget, since = self._runner.pace.steps, self._since
-        self._go_to(self._saved)
-        if since and self._enter(since) is None:
-            self.save()
-        elif since:
-            self._go_to(self._saved)
-            budget += since
-        saved, end = self._saved, self._place[:, BATCH] + 1
-        left = [(at, lane) for at, lane in self._lanes() if self._is_left[at]]
-
-        def fails(first: int, count: int) -> Exception | None:
-            some = left[first : first + count]
-            self._go_to(self._only(saved, [lane for _, lane in some]))
-            return self._enter(budget, end, trial=True)
-
-        found = search(fails, 0, len(left), only_first)
-        failed = {k for k, _ in found}
-        healthy = [lane for k, (_, lane) in enumerate(left) if k not in failed]
-        self._go_to(self._only(saved, healthy))
-        if not found:
-            return None if self._enter(budget, end) else []
-        offsets = np.array([left[k][0] for k, _ in found])
-        self._is_left[offsets], self.finished = False, offsets
-        return [(self.first + left[k][0], error) for k, error in found]
-
-    def _go_to(self, saved: Saved) -> None:
-        self._saved, self._since, self._when = saved, 0, clock()
-        self._place, self._sources, state = saved
-        self._state = self._runner.placed(state)
-
-    def _only(self, saved: Saved, lanes: Sequence[int]) -> Saved:
-        """Return what was saved, with some lanes only; others repeat one of them.
-
-        The batches of other devices are skipped.
-        """
-        place, sources, state = saved
-        place, size = place.copy(), self.batch_size
-        into = sources.copy().reshape(-1, size)
-        for device, own in enumerate(into):
-            some = [lane % size for lane in lanes if lane // size == device]
-            if some:
-                own[:] = some[0]
-                own[some] = some
-            else:
-                place[device] = place[device, BATCH] + 1, 0, 0, 0
-        rows = (np.arange(len(into))[:, None] * size + into).reshape(-1)
-        own = [size > 1 and len(leaf) == len(rows) for leaf in state]
-        state = [x[rows] if each else x for x, each in zip(state, own, strict=True)]
-        return place, into.reshape(-1), state
-
-    def _enter(
-        self, budget: int, end: np.ndarray | None = None, trial: bool = False
-    ) -> Exception | None:
-        """Run the program for some steps; return the error if a point fails.
-
-        `end` has the batch of each device at which a call stops at the latest; a
-        `trial` keeps no rows.
-        """
-        runner, was, place = self._runner, self._place, self._place.copy()
-        place[:, BUDGET] = budget
-
-        def call() -> None:
-            selected = _selecting(self.points, self.first, self.count, runner.layout)
-            control, table = selected
-            if end is not None:
-                control = np.array(control)
-                control[:, COUNT] = np.minimum(control[:, COUNT], end)
-            # JAX would check the state, in which NaN is allowed; outputs are checked
-            # below.
-            with jax.debug_nans(False), jax.debug_infs(False):
-                args = control, table, place, self._sources, self._state, self._given
-                now, self._state, outputs = runner.kernel(*args)
-                self._place = np.asarray(now)
-            new = self._between(was, self._place)
-            if len(new):
-                check_finite(outputs, infs=runner.finite)
-            if not trial:
-                self._finish(new, outputs, was)
-
-        return runner.guarded(self._given, self.points, self.first, call)
-
-    def _finish(self, new: np.ndarray, outputs: list[Any], was: np.ndarray) -> None:
-        """Copy the rows of the points of batches that were finished since `was`."""
-        for out, into in zip(outputs, self._values, strict=True):
-            for device, shard in enumerate(_by_device(out)):
-                own = self._own(device, was, self._place)
-                begin = int(was[device, BATCH]) * self.batch_size
-                data, left = np.asarray(shard)[begin:], self._is_left[own]
-                into[self.rows(own[left])] = data[: len(own)][left]
-        self.finished = new[self._is_left[new]]
-        self._is_left[new] = False
-        changed = was[:, BATCH] != self._place[:, BATCH]
-        fresh = _fresh(self._runner.layout)[1]
-        again = np.repeat(changed, self.batch_size)
-        self._sources = np.where(again, fresh, self._sources)
-
-    def _lanes(self) -> list[tuple[int, int]]:
-        """Return the offset and the lane of each point of the batches in flight."""
-        now, size = self._place, self.batch_size
-        then = now + (np.arange(4) == BATCH).astype(np.uint32)
-        own = [self._own(device, now, then) for device in range(len(now))]
-        pairs = [
-            (x, d * size + k)
-            for d, some in enumerate(own)
-            for k, x in enumerate(some.tolist())
-        ]
-        return sorted(pairs)
-
-    def progress(self) -> tuple[float, str]:
-        """Return the work on points in flight, in points, and how far they are."""
-        assert self._runner.split is not None
-        split, size = self._runner.split, self.batch_size
-        before = [0, *it.accumulate(loop.length or 0 for loop in split.loops)]
-        unit = [loop.unit for loop in split.loops] + [1]
-        steps = [int(at) * unit[k] + before[k] for _, k, at, _ in self._place.tolist()]
-        flying = [steps[x // size] for at, x in self._lanes() if self._is_left[at]]
-        if not flying:
-            return 0.0, ""
-        text = f"{len(flying):,} at step {min(flying):,}"
-        if split.steps is None:
-            return 0.0, text
-        return sum(flying) / split.steps, f"{text} of {split.steps:,}"
-
-    def rows(self, offsets: Int64[np.ndarray, " some"]) -> Int64[np.ndarray, " some"]:
-        """Return the rows of the values of some points."""
-        rows = self.points.rows(self.first, self.first + self.count)
-        return rows.start + offsets if isinstance(rows, slice) else rows[offsets]
-
-    def _own(self, device: int, was: Any, now: Any) -> np.ndarray:
-        """Return the points of a device that were finished between two places."""
-        size = self.batch_size
-        own = np.arange(self.count)[self._partition.own(device)]
-        return own[int(was[device, BATCH]) * size : int(now[device, BATCH]) * size]
-
-    def _between(self, was: Any, now: Any) -> np.ndarray:
-        devices = range(len(self._runner.layout.devices))
-        return np.concatenate([self._own(device, was, now) for device in devices])
-
-
-def _by_device(out: Array) -> list[Array]:
+def by_device(out: Array) -> list[Array]:
     """Return each device's part of an output of `over_devices`, in their order."""
     # `.addressable_shards` would compute indices that are known here.
     return [out.addressable_data(k) for k in range(out.sharding.num_devices)]
@@ -463,7 +229,7 @@ def _collect(
 ) -> None:
     """Copy the outputs of one call to their rows, without padding."""
     for out, into in zip(outputs, values, strict=True):
-        for device, shard in enumerate(_by_device(out)):
+        for device, shard in enumerate(by_device(out)):
             data, own = np.asarray(shard), partition.own(device)
             if isinstance(rows, slice):
                 place = into[rows][own]
@@ -473,7 +239,7 @@ def _collect(
                 into[place] = data[: len(place)]
 
 
-def _selecting(points: Points, first: int, now: int, layout: Layout) -> Any:
+def selecting(points: Selected, first: int, now: int, layout: Layout) -> Any:
     """Return control and table, which may be on the devices already.
 
     A call takes a fifth of the time if nothing must be copied to devices.
@@ -481,11 +247,11 @@ def _selecting(points: Points, first: int, now: int, layout: Layout) -> Any:
     if isinstance(points, ByTable):
         return points.kernel_args(first, now, layout)
     place = points, first, now, layout
-    args = _controls.get(place)
+    args = CONTROLS.get(place)
     if args is None:
         control, table = points.kernel_args(first, now, layout)
         args = jax.device_put(control, each_its_rows(layout)), table
-        _controls.put(place, args)
+        CONTROLS.put(place, args)
     return args
 
 

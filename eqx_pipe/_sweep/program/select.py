@@ -4,7 +4,7 @@ The device computes the indices of consecutive points from an offset.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Int64
@@ -66,3 +66,7 @@ class ByTable:
     def rows(self, first: int, last: int) -> Int64[np.ndarray, " points"]:
         """Return the rows of the values for the outputs of some points."""
         return self.places[first:last]
+
+
+Selected: TypeAlias = ByOffset | ByTable
+"""The points of a call: consecutive ones, or those of a table."""

@@ -15,15 +15,13 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from ..._cache import LRUCache
+from ..._run import TRACES
 from ..._same import Unsure, seen_by
 from ..._spaces import Space
 from ..._tree import can_be_traced, nbytes
 from ..._types import Key
 from .cases import Case
 from .trace import Traced
-
-_KEPT = LRUCache(32)
 
 # An entry holds the arrays that its function closes over. Tracing takes little of the
 # time of a function that closes over more.
@@ -58,8 +56,8 @@ def kept(
     try:
         guard = _guard(fn, space)
         place = id(owner), options, schema(space, key)
-        ref = weakref.ref(owner, lambda _, kept=_KEPT: kept.discard(place))
-        entry = _KEPT.get(place)
+        ref = weakref.ref(owner, lambda _, kept=TRACES: kept.discard(place))
+        entry = TRACES.get(place)
     except (Unsure, TypeError):  # no hash, or no weak reference
         return make()
     if entry is not None and entry.owner() is owner and entry.guard == guard:
@@ -68,7 +66,7 @@ def kept(
     arrays = [x for each in found[1] for x in each.program.constants]
     # Tracing may itself have changed what it read.
     if sum(map(nbytes, arrays)) <= _MOST_BYTES and _is_still(guard, fn, space):
-        _KEPT.put(place, _Entry(ref, guard, found))
+        TRACES.put(place, _Entry(ref, guard, found))
     return found
 
 

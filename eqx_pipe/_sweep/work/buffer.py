@@ -18,10 +18,12 @@ import numpy as np
 from jaxtyping import Bool, Float, Int64
 
 from ..._errors import value_error
+from ..._jaxprs import digest
 from ..._run import Stopped, Watch, nothing
 from ..._spaces import Space
 from ..._types import Key, PyTree
 from ..program.layout import CHUNK_BYTES, Place, nbytes
+from .flight import Flight
 
 Rows: TypeAlias = list[np.ndarray]
 """The leaves of some rows, along a leading axis; PRNG keys are raw data."""
@@ -47,60 +49,62 @@ class Verdict:
     failed: int = 0
 
 
-class Flight(NamedTuple):
-    """A computation that was left in the middle of a batch.
+class Asked(NamedTuple):
+    """Rows to compute: those of a chunk from `first` to before `last`, or some of them.
 
-    `call` identifies the device call: its slice of the rows, its case, its first point
-    and its number of points, which is 0 between two calls. `place` and `state` are
-    those of the program, a row of `place` for each device. Of the rows that were asked
-    for (`rows`, or all of the chunk), those in `finished` were handed over before.
-    `text` says how far the points in flight are. If rows are groups of points, `groups`
-    and `entries` have their states so far. `buffers` have the rows that are finished
-    and not handed over, those of the points of a group first.
+    `rows` are their numbers in the chunk, and `costs` the costs of their points.
     """
 
-    call: tuple[int, int, int, int]
-    batch_size: int
-    place: np.ndarray = np.zeros((0, 4), np.uint32)
-    state: Sequence[np.ndarray] = ()
-    finished: Bool[np.ndarray, " asked"] = np.zeros(0, bool)
-    rows: Int64[np.ndarray, " asked"] | None = None
-    text: str = ""
-    groups: Sequence[np.ndarray] = ()
-    buffers: Sequence[Rows] = ()
-    entries: Mapping[str, Any] = {}  # noqa: RUF012
+    number: int
+    first: int
+    last: int
+    rows: Int64[np.ndarray, " rows"] | None = None
+    costs: Float[np.ndarray, " rows"] | None = None
+
+    @property
+    def numbers(self) -> Index:
+        """The numbers of the rows; consecutive ones are a range, without a table."""
+        every = range(self.first, self.last)
+        return every if self.rows is None else self.first + self.rows
+
+    @property
+    def costs_text(self) -> str:
+        """The digest of the costs."""
+        return "" if self.costs is None else digest(self.costs.tobytes())
 
 
-class Part(NamedTuple):
-    """Rows that are finished, with their verdict, and the points in flight, if any.
+class Chunk(NamedTuple):
+    """Computed rows of a chunk: all rows, or those with the numbers `rows`.
 
-    `at` are their positions among the rows of the call. It is `None` for the first part
-    of a call, which has all rows, some of which may be missing.
+    The verdict marks rows that are still missing because the computation ended early;
+    the points in `flight` among them can go on in another call. `values` is empty if a
+    worker has written them.
     """
 
-    at: Int64[np.ndarray, " rows"] | None
+    number: int
+    rows: Int64[np.ndarray, " rows"] | None
     values: Rows
     verdict: Verdict
     flight: Flight | None = None
 
 
 class Buffer:
-    """The rows of a call while they are computed, with the points that failed."""
+    """The rows that a call has asked for while they are computed.
 
-    def __init__(self, index: Index, values: Rows, resumed: Flight | None = None):
-        self.index, self.values, self.resumed = index, values, resumed
+    A row is first computed (`finish`), perhaps without a result (`fail`), and then
+    handed over once, in a `part`. Whoever fills the buffer sets `in_flight` to a
+    function that returns the points that are computed at the moment, if they can go on
+    elsewhere, and takes `resumed`, with which to go on.
+    """
+
+    def __init__(self, asked: Asked, values: Rows, resumed: Flight | None = None):
+        self.asked, self.index, self.values = asked, asked.numbers, values
         self.in_flight: Callable[[], Flight] | None = None
-        """Returns the points in flight, if they can go on elsewhere."""
-        self._given = np.zeros(len(index), bool)
-        if resumed is not None:
-            self._given = resumed.finished
-        self._done = self._given.copy()
-        self._is_first = not self._given.any()
+        self._given, self._done = np.zeros((2, len(self.index)), bool)
         self._ok: Bool[np.ndarray, " rows"] | None = None
         self._errors: list[Errors] = []
         self._failed = 0
-        if resumed is not None and "whole" in resumed.entries:
-            self.restore(resumed)
+        self.resumed = None if resumed is None else self._taken_from(resumed)
 
     def finish(self, place: Place) -> None:
         """Record that some rows are computed, failed ones included."""
@@ -114,92 +118,74 @@ class Buffer:
         self._errors.append(errors)
         self._failed += points
 
-    def part(self, last: bool = True, whole: bool = False) -> Iterator[Part]:
+    def part(self, whole: bool) -> Iterator[Chunk]:
         """Yield the rows that were finished since the last part, and what is in flight.
 
-        The `last` part of a call is yielded also if no row is finished. If rows may
-        only be handed over as a `whole`, finished ones are in flight until then.
+        The first part of a call has all rows, some of which may be missing, so that it
+        makes a chunk that does not exist; later ones have the new rows only. If rows
+        may only be handed over as a `whole`, finished ones wait in the flight.
         """
-        new = self._done & ~self._given
-        if last and new.all():
-            yield Part(None, self.values, self._taken(slice(None)))
-            return
-        flight, ends = None, bool(self._done.all())
-        keeps = not whole or ends
+        ends = bool(self._done.all())
+        waits = whole and not ends
+        new = self._done & ~self._given & (not waits)
+        is_first = not self._given.any() and (ends or bool(new.any()))
+        self._given = self._given | new
+        flight = None
         if self.in_flight is not None and not ends:
-            flight = self.saved(whole=True) if whole else self.in_flight()
-        if keeps:
-            self._given = self._done.copy()
-        else:
-            new = np.zeros_like(new)
-        if flight is not None:
-            flight = flight._replace(finished=self._given)
-        if self._is_first and keeps and (last or new.any()):
-            self._is_first = False
-            # Later parts need the rows of this call.
-            values = self.values if last else [leaf.copy() for leaf in self.values]
-            clear(values, ~new)
-            verdict = self._taken(slice(None))
-            ok = verdict.ok & new
-            verdict = dataclasses.replace(verdict, ok=ok, missing=~new)
-            yield Part(None, values, verdict, flight)
-        elif new.any() or flight is not None:
+            costs = self.asked.costs_text
+            flight = self.saved()._replace(rows=self.asked.rows, costs=costs)
+        if not (new.any() or is_first or flight is not None):
+            return
+        rows, (values, verdict) = self.asked.rows, self.rows()
+        if not is_first:
             at = np.flatnonzero(new)
-            values = [leaf[at] for leaf in self.values]
-            verdict = self._taken(at) if keeps else Verdict(np.ones(0, bool))
-            yield Part(at, values, verdict, flight)
+            rows, values = at if rows is None else rows[at], [x[at] for x in values]
+            verdict = dataclasses.replace(verdict, ok=verdict.ok[at], missing=None)
+        if waits:
+            verdict = Verdict(verdict.ok)
+        else:  # otherwise they are in the flight
+            self._errors, self._failed = [], 0
+        yield Chunk(self.asked.number, rows, values, verdict, flight)
 
     def rows(self) -> tuple[Rows, Verdict]:
-        """Return all rows, some of which may be missing, if no part was yielded."""
-        done, verdict = self._done, self._verdict(slice(None))
+        """Return all rows; those that are not computed are missing."""
+        done, ok = self._done, self._ok
+        if ok is None:  # without failures it takes no memory
+            ok = np.broadcast_to(np.True_, (len(done),))
+        verdict = Verdict(ok, joined(self._errors), failed=self._failed)
         if done.all():
             return self.values, verdict
         clear(self.values, ~done)
-        ok = verdict.ok & done
-        return self.values, dataclasses.replace(verdict, ok=ok, missing=~done)
+        return self.values, dataclasses.replace(verdict, ok=ok & done, missing=~done)
 
-    def saved(self, **entries: Any) -> Flight:
-        """Return the points in flight, with the rows that are finished.
-
-        `entries` are added to those of the flight.
-        """
+    def saved(self) -> Flight:
+        """Return the points in flight, with what this buffer adds."""
         assert self.in_flight is not None
-        flight, done = self.in_flight(), self._done & ~self._given
-        count = f"{done.sum():,} finished in a chunk that is not" if done.any() else ""
-        ok = np.ones(len(done), bool) if self._ok is None else self._ok
+        flight, waiting = self.in_flight(), self._done & ~self._given
+        ok = np.ones(len(waiting), bool) if self._ok is None else self._ok
+        added = [self._given, waiting, ok, *(leaf[waiting] for leaf in self.values)]
         errors = {text: at.tolist() for text, at in joined(self._errors).items()}
-        entries = {**flight.entries, **entries}
-        entries["failed"] = [*entries.get("failed", []), errors]
-        rows = [done, ok, *(leaf[done] for leaf in self.values)]
-        text = ", ".join(filter(None, [count, flight.text]))
-        buffers = [*flight.buffers, rows]
-        return flight._replace(buffers=buffers, entries=entries, text=text)
+        failed = [*flight.entries.get("failed", []), errors]
+        count = waiting.sum()
+        text = f"{count:,} finished in a chunk that is not" if count else ""
+        return flight._replace(
+            text=", ".join(filter(None, [text, flight.text])),
+            buffers=[*flight.buffers, added],
+            entries={**flight.entries, "failed": failed},
+        )
 
-    def restore(self, flight: Flight) -> None:
-        """Go on from what `saved` returned."""
-        *buffers, (done, ok, *values) = flight.buffers
-        *others, errors = flight.entries["failed"]
+    def _taken_from(self, flight: Flight) -> Flight:
+        """Take what `saved` has added, and return the rest."""
+        *buffers, (given, waiting, ok, *values) = flight.buffers
+        *failed, errors = flight.entries["failed"]
+        self._given, self._done = given, given | waiting
         for into, leaf in zip(self.values, values, strict=True):
-            into[done] = leaf
-        self.finish(done)
+            into[waiting] = leaf
         if errors:
             self._ok = ok
             self._errors = [{text: np.array(at) for text, at in errors.items()}]
-        entries = {**flight.entries, "failed": others}
-        self.resumed = flight._replace(buffers=buffers, entries=entries)
-
-    def _verdict(self, place: Place) -> Verdict:
-        """Return the verdict on some rows; without failures it takes no memory."""
-        ok = self._ok
-        if ok is None:
-            ok = np.broadcast_to(np.True_, (len(self.index),))
-        return Verdict(ok[place], joined(self._errors), failed=self._failed)
-
-    def _taken(self, place: Place) -> Verdict:
-        """Return the verdict on some rows, with the errors since the last one."""
-        verdict = self._verdict(place)
-        self._errors, self._failed = [], 0
-        return verdict
+        entries = {**flight.entries, "failed": failed}
+        return flight._replace(buffers=buffers, entries=entries)
 
 
 class Work(abc.ABC):
@@ -229,34 +215,27 @@ class Work(abc.ABC):
         return max(1, self.size)
 
     def compute(
-        self,
-        index: Index,
-        costs: Float[np.ndarray, " rows"] | None,
-        watch: Watch,
-        resumed: Flight | None = None,
-    ) -> Iterator[Part]:
-        """Compute some rows, and yield them: in one part unless `watch` asks for more.
+        self, asked: Asked, watch: Watch, resumed: Flight | None = None
+    ) -> Iterator[Chunk]:
+        """Compute rows, and yield them: in one part unless `watch` asks for more.
 
-        Pass consecutive rows as a `range`, which needs no table. Points of similar cost
-        share a batch. A `resumed` flight goes on, and rows that it has finished are
-        omitted.
+        Points of similar cost share a batch. A `resumed` flight goes on, and rows that
+        it has handed over before are omitted.
         """
         watch.restart()
-        buffer = Buffer(index, self.empty(len(index)), resumed)
+        buffer = Buffer(asked, self.empty(len(asked.numbers)), resumed)
         try:
-            for points, failed in self._calls(buffer, costs, watch):
+            for points, failed in self._calls(buffer, watch):
                 if watch.after(points, failed):
                     with watch.saving():
-                        yield from buffer.part(last=False, whole=watch.whole)
+                        yield from buffer.part(watch.whole)
         except Stopped:
-            if not watch.stopping():  # the signal is meant for another sweep
+            if not watch.stopping():  # another sweep was to be stopped
                 raise
-        yield from buffer.part(whole=watch.whole)
+        yield from buffer.part(watch.whole)
 
     @abc.abstractmethod
-    def _calls(
-        self, buffer: Buffer, costs: Float[np.ndarray, " rows"] | None, watch: Watch
-    ) -> Iterator[tuple[int, int]]:
+    def _calls(self, buffer: Buffer, watch: Watch) -> Iterator[tuple[int, int]]:
         """Fill a buffer; yield the points of each device call, and how many failed."""
 
     @property
@@ -313,9 +292,9 @@ class Work(abc.ABC):
         """Return the same work for calls of at most `most` rows."""
 
 
-def whole(parts: Iterator[Part]) -> tuple[Rows, Verdict]:
+def whole(parts: Iterator[Chunk]) -> tuple[Rows, Verdict]:
     """Return the rows of a call that hands over nothing before its end."""
-    ((_, values, verdict, _),) = parts
+    ((_, _, values, verdict, _),) = parts
     return values, verdict
 
 

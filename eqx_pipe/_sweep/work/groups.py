@@ -48,7 +48,17 @@ from ..program.layout import CHUNK_BYTES, Given, Layout
 from ..program.runner import Runner
 from ..program.select import ByOffset
 from ..trace.trace import abstract
-from .buffer import Buffer, Errors, Flight, Rows, Verdict, Work, joined, stretches_of
+from .buffer import (
+    Asked,
+    Buffer,
+    Errors,
+    Rows,
+    Verdict,
+    Work,
+    joined,
+    stretches_of,
+)
+from .flight import Flight
 from .points import Points
 
 
@@ -56,10 +66,13 @@ from .points import Points
 class _Tally:
     """The state of groups after some points of each, up to the point `begin`.
 
-    Groups are `live` if they need more points, and `missing` if some were not computed.
+    The first group has the `row` of a buffer, and `inner` has the points of the next
+    run. Groups are `live` if they need more points, and `missing` if some were not
+    computed.
     There are numbers of their points and of those that failed, and `bits` of them.
     """
 
+    row: int
     live: Bool[np.ndarray, " side"]
     missing: Bool[np.ndarray, " side"]
     points: Int64[np.ndarray, " side"]
@@ -68,15 +81,14 @@ class _Tally:
     states: list[Array]
     errors: list[Errors] = dataclasses.field(default_factory=list)
     begin: int = 0
+    inner: Buffer | None = None
 
-    def flight(self, row: int, buffer: Buffer) -> Flight:
-        """Return the points in flight, with these groups; `row` is the first of them.
-
-        The points of the next run are in `buffer`.
-        """
+    def flight(self) -> Flight:
+        """Return the points in flight, with these groups."""
+        assert self.inner is not None
         arrays = self.live, self.missing, self.points, self.failed, self.bits
         errors = {text: at.tolist() for text, at in joined(self.errors).items()}
-        flight, own = buffer.saved(), {"row": row, "begin": self.begin}
+        flight, own = self.inner.saved(), {"row": self.row, "begin": self.begin}
         entries = {**flight.entries, **own, "errors": errors}
         groups = [*arrays, *map(np.asarray, self.states)]
         return flight._replace(groups=groups, entries=entries)
@@ -88,7 +100,8 @@ class _Tally:
         states = [jax.device_put(x, like.sharding) for x, like in pairs]
         texts, begin = flight.entries["errors"].items(), flight.entries["begin"]
         errors: Errors = {text: np.array(at) for text, at in texts}
-        return _Tally(live, missing, points, failed, bits, states, [errors], begin)
+        arrays = live, missing, points, failed, bits
+        return _Tally(self.row, *arrays, states, [errors], begin)
 
 
 class _Call(NamedTuple):
@@ -117,16 +130,12 @@ def _ended(steps: _Steps[_T]) -> _T:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Groups(Work):
-    """Groups of `each` points; `most` rows may be merged at once.
-
-    `traces` has the traced reducers by the number of points that they absorb at once.
-    """
+    """Groups of `each` points; `most` rows may be merged at once."""
 
     points: Points
     reducers: ReducerTree
     each: int
     most: int = 0
-    traces: dict[int, TracedReducers] = dataclasses.field(default_factory=dict)
 
     function = "sweep"
 
@@ -161,9 +170,7 @@ class Groups(Work):
     def _some(self, first: int, last: int, call: _Call) -> _Steps[_Made]:
         """Compute at most `at_once` neighbouring rows."""
 
-    def _calls(
-        self, buffer: Buffer, costs: object, watch: Watch
-    ) -> Iterator[tuple[int, int]]:
+    def _calls(self, buffer: Buffer, watch: Watch) -> Iterator[tuple[int, int]]:
         done = 0
         for first, last in stretches_of(buffer.index):
             for at in range(first, last, self.at_once):
@@ -188,22 +195,13 @@ class Groups(Work):
 
     def reducing(self, count: int) -> TracedReducers:
         """Return the reducers for `count` points at once."""
-        if count not in self.traces:
-            first = self.points.traced[0]
-            self.traces[count] = trace_reducers(self.reducers, first, count)
-        return self.traces[count]
+        first = self.points.traced[0]
+        make = ft.partial(trace_reducers, self.reducers, first, count)
+        return self.points.programs.get(("reducers", count), make)
 
     def _points_of(self, most: int) -> Points:
         """Return the points for calls of at most `most` of them."""
-        if most not in self._points:
-            own = {"most": most, "ordered": False, "turns": False}
-            points = dataclasses.replace(self.points, **own)
-            self._points[most] = points
-        return self._points[most]
-
-    @ft.cached_property
-    def _points(self) -> dict[int, Points]:
-        return {}  # each has its arguments on the devices
+        return dataclasses.replace(self.points, most=most, ordered=False)
 
     @property
     def _home(self) -> jax.sharding.SingleDeviceSharding:
@@ -227,7 +225,7 @@ class Groups(Work):
         shape, live = (side, self._num_bits), np.arange(side) < count
         missing, (points, failed) = np.zeros(side, bool), np.zeros((2, side), np.int64)
         arrays = live, missing, points, failed, np.zeros(shape, bool)
-        tally = _Tally(*arrays, self._initial(side, run))
+        tally = _Tally(call.row, *arrays, self._initial(side, run))
         inner = self._points_of(side * run)
         resumed, call.buffer.resumed = call.buffer.resumed, None
         if resumed is not None:
@@ -240,13 +238,11 @@ class Groups(Work):
             index = range(start, min(start + len(lanes) * length, inner.size))
             if not len(index):
                 break
-            buffer = Buffer(index, inner.empty(len(index)))
-            if resumed is not None:
-                buffer.restore(resumed)
-                resumed = None
-            tally.begin, flight = begin, ft.partial(tally.flight, call.row, buffer)
-            for step in inner._calls(buffer, None, call.watch):
-                call.buffer.in_flight = flight if buffer.in_flight else None
+            some = Asked(0, index.start, index.stop)
+            buffer = Buffer(some, inner.empty(len(index)), resumed)
+            resumed, tally.begin, tally.inner = None, begin, buffer
+            for step in inner._calls(buffer, call.watch):
+                call.buffer.in_flight = tally.flight if buffer.in_flight else None
                 yield step
             call.buffer.in_flight = None
             values, verdict = buffer.rows()
@@ -282,16 +278,14 @@ class Groups(Work):
         reducing = self.reducing(ok.shape[1])
         absorb = reducing.absorb.program
         given = states, values, ok, live, put(absorb.constants, self._home)
-        program = self._absorbing.get(ok.shape)
-        if program is None:
-            lower = ft.partial(build_absorb(reducing).lower, *given)
-            key = "groups", *ok.shape, self.points.devices[0]
-            program = self._absorbing[ok.shape] = compiled([absorb], key, lower)
-        return program(*given)
+        key = "groups", *ok.shape, self.points.devices[0]
 
-    @ft.cached_property
-    def _absorbing(self) -> dict[tuple[int, ...], Any]:
-        return {}  # the key of a program takes long to compare
+        def make() -> Any:
+            lower = ft.partial(build_absorb(reducing).lower, *given)
+            return compiled([absorb], key, lower)
+
+        # The whole key of a program takes long to compare.
+        return self.points.programs.get(key, make)(*given)
 
     def _states(self, leaves: Sequence[Any], run: int) -> list[PyTree]:
         """Return the states of the reducers from raw data."""
@@ -485,7 +479,7 @@ class Blocks(Groups):
         if compute(0, count) is not None:
             for at, _ in search(compute, 0, count, only_first=not points.isolated):
                 block = first + at
-                alone = _Call(0, Buffer(range(1), []), Watch())
+                alone = _Call(0, Buffer(Asked(0, 0, 1), []), Watch())
                 steps = self._by_values(block, block + 1, 1, alone)
                 own, verdict = _ended(steps)
                 for leaf, value in zip(rows, own, strict=True):
@@ -499,8 +493,8 @@ class Blocks(Groups):
     def _compiled(self) -> tuple[Runner, Given]:
         """Return the program that computes and reduces points, with its arguments."""
         points, name = self.points, ("blocks", self.points.largest_batch)
-        given = points.placed(name, self._given)
-        return points.programs.runner(name, lambda: self._runner(given)), given
+        given = points.on_devices(name, self._given)
+        return points.programs.get(name, lambda: self._runner(given)), given
 
     def program(self) -> jax.stages.Compiled:
         """Return that program compiled, without placing its arguments."""

@@ -5,7 +5,6 @@ static values: the function is traced once for each, and the outputs of all case
 compared before anything is computed.
 """
 
-import contextlib
 import dataclasses
 import functools as ft
 import math
@@ -18,9 +17,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Float, Int64, UInt32
 
-from ..._cache import WeakCache
-from ..._errors import MissingKeyError, SweepError, log_once, value_error
-from ..._jaxprs import Literals, Split, arguments_of, literals_of, settled, work
+from ..._errors import MissingKeyError, log_once, value_error
+from ..._jaxprs import Literals, Split, arguments_of, literals_of, settled
 from ..._run import (
     TooLarge,
     Watch,
@@ -53,7 +51,7 @@ from ..program.layout import (
     nbytes,
     point_lane,
 )
-from ..program.runner import Begun, Programs, Runner
+from ..program.runner import Programs, Runner
 from ..program.select import ByOffset, ByTable
 from ..trace.cases import (
     Case,
@@ -67,8 +65,8 @@ from ..trace.cases import (
 )
 from ..trace.kept import kept
 from ..trace.trace import Traced, abstract, arrays_of, check_concrete, tabled, trace
-from .buffer import Buffer, Flight, Rows, Work, clear, whole
-from .order import lines, order_of, turned
+from .buffer import Buffer, Rows, Work, clear
+from .flight import Begun, Flight
 
 _LISTED_AT_ONCE = 2**22
 """The maximum number of points sorted into cases at once; each takes about 30 bytes."""
@@ -76,14 +74,6 @@ _LISTED_AT_ONCE = 2**22
 # Offsets within a call have 32 bits, with room for a tail of one batch more. Batches of
 # some thousands are no slower than larger ones.
 _AT_ONCE = 2**30
-
-# Steps are counted from as many points on, with as much work in all. To compile a
-# program that counts takes as long as the first call, and longer than it saves there.
-# 2**14 solves of diffrax, of 2**43 operations, then take half the time.
-_COUNTED = ((2**15, 2**32), (2**13, 2**42))
-
-_ORDERS: WeakCache[tuple[Traced, Key | None, tuple[int, ...] | None]] = WeakCache()
-"""The order in which the points of a space share batches, for a trace and a key."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,10 +84,10 @@ class Points(Work):
     is the size without regard to memory. If `literal`, small arrays that the function
     closes over are part of its program. Points
     are `ordered` if they come with costs, or by arbitrary indices; a call computes at
-    most `most` points. On a grid they share batches in the order that suits their
-    loops, if it `turns`. Failed points are `isolated`, or else end the sweep. `broken`
+    most `most` points. Failed points are `isolated`, or else end the sweep. `broken`
     has the cases for which tracing the function raises, with the errors: they have no
-    program, and their points failed.
+    program, and their points failed. Copies share `programs`, and the arguments that
+    are `placed` on the devices unless these differ.
     """
 
     space: Space
@@ -109,7 +99,6 @@ class Points(Work):
     devices: tuple[Device, ...]
     ordered: bool
     most: int
-    turns: bool = True
     isolated: bool = False
     broken: tuple[tuple[Case, str], ...] = ()
     adapts: bool = False
@@ -118,13 +107,15 @@ class Points(Work):
     function: str = "sweep"
     reducers: ClassVar[None] = None
     programs: Programs = dataclasses.field(default_factory=Programs)
+    placed: dict[Any, Given] = dataclasses.field(default_factory=dict)
     key_digits: tuple[UInt32[np.ndarray, "_positions"], ...] = ()
 
     def at(self, space: Space, key: Key | None) -> "Points":
         """Return the points of a space of the same structure, with another key."""
         leaves = jtu.tree_leaves(space.tree, is_leaf=is_axis)
         geometry = dataclasses.replace(self.geometry, leaves=leaves, key=space.key)
-        points = dataclasses.replace(self, space=space, key=key, geometry=geometry)
+        own: dict[str, Any] = {"space": space, "key": key, "geometry": geometry}
+        points = dataclasses.replace(self, **own, placed={})
         check_concrete(self.function, [*points._arrays, key])
         return points
 
@@ -135,6 +126,12 @@ class Points(Work):
     def with_most(self, most: int) -> "Points":
         """Return the same points for calls of at most `most` of them."""
         return dataclasses.replace(self, most=most)
+
+    def with_key_digits(
+        self, digits: tuple[UInt32[np.ndarray, "_positions"], ...]
+    ) -> "Points":
+        """Return the same points, whose keys are folded with other digits."""
+        return dataclasses.replace(self, key_digits=digits, placed={})
 
     def with_points(self, points: "Points") -> "Points":
         """Return other points."""
@@ -190,20 +187,9 @@ class Points(Work):
         """Return the range of points of a range of rows, which is the same."""
         return first, last
 
-    def _calls(
-        self, buffer: Buffer, costs: Float[np.ndarray, " rows"] | None, watch: Watch
-    ) -> Iterator[tuple[int, int]]:
-        index = buffer.index
+    def _calls(self, buffer: Buffer, watch: Watch) -> Iterator[tuple[int, int]]:
+        index, costs = buffer.index, buffer.asked.costs
         if isinstance(index, range) and not self._listed:
-            order = self._order(watch)
-            if order is not None:
-                grid = self.geometry.lengths
-                for rows in turned(grid, order, index, _LISTED_AT_ONCE):
-                    places = rows - index.start
-                    points, first = ByTable(self.geometry, rows, places), places[0]
-                    which = int(first), 0
-                    yield from self._run(which, points, len(rows), buffer, watch)
-                return
             points = ByOffset(self.geometry.start + index.start)
             yield from self._run((0, 0), points, len(index), buffer, watch)
             return
@@ -211,56 +197,6 @@ class Points(Work):
         for first in range(0, len(index), most):
             listed = np.asarray(index[first : first + most], np.int64)
             yield from self._cases(listed, first, costs, buffer, watch)
-
-    def _order(self, watch: Watch) -> tuple[int, ...] | None:
-        """Return the dims of the grid, the fastest last, or `None` as written.
-
-        It is a function of the space and the program, and kept with the space.
-        """
-        if not self._may_turn:
-            return None
-        first = self.traced[0]
-        traced, key, order = _ORDERS.get(self.space) or (None, None, None)
-        if traced is first and key is self.key:
-            return order
-        watch.compile()
-        grid = self.geometry.lengths
-        index = lines(grid)
-        listed = np.concatenate([each.ravel() for each in index])
-        counting = dataclasses.replace(
-            self,
-            traced=[first.counting],
-            ordered=True,
-            most=len(listed),
-            isolated=False,
-            programs=Programs(),
-        )
-        asked, order = Watch(stopping=watch.stopping), None
-        with contextlib.suppress(SweepError, FloatingPointError):
-            values, verdict = whole(counting.compute(listed, None, asked))
-            if verdict.missing is not None:
-                return None
-            ends = np.cumsum([each.size for each in index])[:-1]
-            parts = zip(np.split(values[-2], ends), index, strict=True)
-            order = order_of(grid, [part.reshape(each.shape) for part, each in parts])
-        _ORDERS.put(self.space, (first, self.key, order))
-        return order
-
-    @property
-    def _may_turn(self) -> bool:
-        """True if lanes wait on a grid, for longer than it takes to count steps."""
-        geometry, first, size = self.geometry, self.traced[0], self.size
-        return (
-            self.turns
-            and first.analysis.waits
-            and self.batch_size > 1
-            and not (geometry.is_part or first.has_effects)
-            and sum(n > 1 for n in geometry.lengths) > 1
-            and any(
-                size >= points and size * work(first.jaxpr) >= operations
-                for points, operations in _COUNTED
-            )
-        )
 
     def _cases(
         self,
@@ -317,11 +253,12 @@ class Points(Work):
                     batches = min(batches, runner.pace.steps)
                 now = min(count - done, across * batches)
                 if runner.split is not None:
-                    begun = Begun(runner, given, points, buffer.values, done, now)
-                    if resumed is not None and resumed.call == (*which, done, now):
-                        begun.resume(resumed.place, resumed.state)
+                    call = points, buffer.values, which, done, now
+                    begun = Begun(runner, given, *call)
+                    if resumed is not None:
+                        begun.resume(resumed)
                     resumed = None
-                    yield from self._inside(begun, which, buffer, watch)
+                    yield from self._inside(begun, buffer, watch)
                     done += now
                     continue
                 compute = ft.partial(runner.compute, given, points, buffer.values)
@@ -341,21 +278,14 @@ class Points(Work):
             buffer.finish(points.rows(done, done + now))
             done += now
             if watch.whole:
-                at = (*which, done, 0), self.largest_batch
-                buffer.in_flight = ft.partial(Flight, *at)
+                between = Flight((*which, done, 0), self.largest_batch)
+                buffer.in_flight = lambda flight=between: flight
             yield now, len(found)
 
     def _inside(
-        self, begun: Begun, which: tuple[int, int], buffer: Buffer, watch: Watch
+        self, begun: Begun, buffer: Buffer, watch: Watch
     ) -> Iterator[tuple[int, int]]:
         """Compute points by a program that may stop inside of a batch."""
-        call, size = (*which, begun.first, begun.count), begun.batch_size
-
-        def flight() -> Flight:
-            place, state = begun.save()
-            text = begun.progress()[1]
-            return Flight(call, size, place, state, text=text)
-
         while not begun.ended and not watch.stopping():
             found: list[tuple[int, Exception]] | None = []
             with quiet():
@@ -366,7 +296,7 @@ class Points(Work):
             self._mark(found, begun.points, buffer)
             buffer.finish(begun.rows(begun.finished))
             keeps = watch.hands_over and (watch.whole or not begun.ended)
-            buffer.in_flight = flight if keeps else None
+            buffer.in_flight = begun.flight if keeps else None
             watch.bar.inside(*begun.progress())
             yield len(begun.finished), len(found)
 
@@ -441,7 +371,7 @@ class Points(Work):
     def _runner(self, k: int, points: ByOffset | ByTable) -> tuple[Runner, Given]:
         """Return the program for some points of a case, and its arguments."""
         listed, size = isinstance(points, ByTable), self.largest_batch
-        given = self.placed(
+        given = self.on_devices(
             (k, size, listed),
             lambda: self.given(k, self._layout(k, size, listed)),
         )
@@ -461,7 +391,7 @@ class Points(Work):
             )
 
         name = k, size, listed, self.most, bool(self.key_digits)
-        return self.programs.runner(name, make), given
+        return self.programs.get(name, make), given
 
     def program(self, k: int, probe: bool = False) -> jax.stages.Compiled:
         """Return the compiled program of a case, without placing its arguments.
@@ -530,16 +460,11 @@ class Points(Work):
         arrays = self._arrays
         return Given(arrays, constants, self.key, key_digits=tables, columns=columns)
 
-    def placed(self, name: Any, make: Callable[[], Given]) -> Given:
+    def on_devices(self, name: Any, make: Callable[[], Given]) -> Given:
         """Return the arguments of a program on the devices: they may be large."""
-        given = self._placed.get(name)
-        if given is None:
-            given = self._placed[name] = put(make(), everywhere(self.devices))
-        return given
-
-    @ft.cached_property
-    def _placed(self) -> dict[Any, Given]:
-        return {}  # a copy for another space or key has its own
+        if name not in self.placed:
+            self.placed[name] = put(make(), everywhere(self.devices))
+        return self.placed[name]
 
     @ft.cached_property
     def _literals(self) -> list[Literals]:

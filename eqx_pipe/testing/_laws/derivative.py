@@ -234,11 +234,11 @@ class _Derivatives:
         usual = float(np.median(np.concatenate(values))) if any(map(len, values)) else 0
         slopes = []
         for v, t in zip(self.plain, tangents, strict=True):
-            known = np.isfinite(t) & np.isfinite(v)
-            rounding = self.eps * np.abs(np.where(known, v, 0))
-            scale = max(usual, float(np.abs(np.where(known, t, 0)).max(initial=0.0)))
-            known &= rounding <= 1e-3 * scale
-            slopes.append(Slope(t, rounding, np.zeros_like(rounding), known))
+            finite = np.isfinite(t) & np.isfinite(v)
+            rounding = self.eps * np.abs(np.where(finite, v, 0))
+            scale = max(usual, float(np.abs(np.where(finite, t, 0)).max(initial=0.0)))
+            exact = finite & (rounding <= 1e-3 * scale)
+            slopes.append(Slope(t, rounding, np.zeros_like(rounding), exact))
         return slopes
 
     def _blamed(self, inside: list[int], output: int) -> str:
@@ -263,9 +263,9 @@ class _Derivatives:
             return self.programs.second(self.leaves, self.tangents, cotangents)[0]
         return self.programs.backward(self.leaves, cotangents)
 
-    def _backward(self, known: list[list[Slope]]) -> str:
+    def _backward(self, slopes: list[list[Slope]]) -> str:
         """Compare reverse mode along each direction; return why if it is absent."""
-        for inside, row in zip(self.moved, known, strict=True):
+        for inside, row in zip(self.moved, slopes, strict=True):
             cotangents = self._balanced(row)
             both, why = attempt("reverse mode", lambda c=cotangents: self._reverse(c))
             if both is None:
@@ -298,12 +298,10 @@ class _Derivatives:
             size = _total([np.abs(v) for v in left + right])
             allowed = _total(errors) + self.rtol * size
             if not abs(one - other) <= allowed:
-                raise Broken(
-                    f"reverse mode gives {other:.6g} along a direction, but finite "
-                    f"differences or forward mode give {one:.6g} "
-                    f"(within {allowed:.2g})",
-                    self._blamed(inside, 0),
-                )
+                what = f"reverse mode gives {other:.6g} along a direction, but finite "
+                what += f"differences or forward mode give {one:.6g} (within "
+                what += f"{allowed:.2g})"
+                raise Broken(what, self._blamed(inside, 0))
             self._same_value(value, "reverse mode")
         return ""
 
@@ -405,11 +403,10 @@ class _Derivatives:
         if wrong.any():
             index = tuple(np.argwhere(wrong)[0])
             at = f" at [{', '.join(map(str, index))}]" if index else ""
-            raise Broken(
-                f"{how} gives {got[index]:.6g}{at}, but finite differences give "
-                f"{value[index]:.6g} ({wrong.sum()} of {wrong.size} elements differ)",
-                name,
-            )
+            what = f"{how} gives {got[index]:.6g}{at}, but finite differences give "
+            what += f"{value[index]:.6g} ({wrong.sum()} of {wrong.size} elements "
+            what += "differ)"
+            raise Broken(what, name)
 
 
 def _wrong(slope: Slope, got: Numbers, rtol: float, size: float = 0.0) -> Numbers:

@@ -5,8 +5,8 @@ import dataclasses
 import functools as ft
 import inspect
 import itertools as it
-from collections.abc import Callable, Collection
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax
@@ -200,11 +200,9 @@ def check_axis(
     check_key("testing.check_axis", key)
     check_reference("testing.check_axis", reference)
     if axis.needs_key and key is None:
-        raise value_error(
-            "testing.check_axis",
-            "the axis draws its values, and `key` is None.",
-            "Give `key=jax.random.key(0)`.",
-        )
+        wrong = "the axis draws its values, and `key` is None."
+        cure = "Give `key=jax.random.key(0)`."
+        raise value_error("testing.check_axis", wrong, cure)
     trial = AxisTrial(axis, key, reference)
     # The values of a static axis may have any type.
     laws = [AxisTrial.length_law] if axis.is_static else None
@@ -346,12 +344,10 @@ def check_reducer(
     values = as_arrays(values)
     sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in jtu.tree_leaves(values)}
     if len(sizes) != 1 or min(sizes) < 3:
-        raise value_error(
-            function,
-            f"`values` is {describe_value(values)}, with leading axes of the sizes "
-            f"{sorted(sizes)}.",
-            "Give outputs of at least three points, stacked along a leading axis.",
-        )
+        wrong = f"`values` is {describe_value(values)}, with leading axes of the sizes "
+        wrong += f"{sorted(sizes)}."
+        cure = "Give outputs of at least three points, stacked along a leading axis."
+        raise value_error(function, wrong, cure)
     trial = ReducerTrial(many, values, min(sizes), reference)
     check_laws("check_reducer", "a reducer", trial, type(reducer).__name__)
 
@@ -557,6 +553,13 @@ _WORSE, _BETTER = 1.5, 0.9
 _FAILS_ABOVE = 0.7
 
 
+_LossOf: TypeAlias = Callable[[np.ndarray], np.ndarray]
+"""From the unit coordinates of points to their losses."""
+
+_Round: TypeAlias = tuple[Any, Space, Any, tuple[np.ndarray, SweepResult]]
+"""The state before, the points, the state after `ask`, and what `tell` gets."""
+
+
 @dataclasses.dataclass(frozen=True)
 class MethodTrial:
     """A method, with a function of a space's points."""
@@ -570,21 +573,26 @@ class MethodTrial:
     expects: str | None = None
 
     @ft.cached_property
-    def history(self) -> list[tuple[Any, Space, Any, SweepResult]]:
-        """The state, the points, the state after them, and the result, by round."""
-        state, rounds = self.method.init(self.space, self.key), []
-        for _ in range(_ROUNDS):
+    def history(self) -> list[_Round]:
+        """A few rounds, with the values of the function."""
+        return list(self.rounds(_ROUNDS))
+
+    def rounds(self, count: int, loss_of: _LossOf | None = None) -> Iterator[_Round]:
+        """Yield rounds of a search; losses of unit coordinates may replace values."""
+        state = self.method.init(self.space, self.key)
+        for _ in range(count):
             points, asked = self.method.ask(state, self.num)
             if not points.size:
-                break
+                return
             result = self.run(points)
-            rounds.append((state, points, asked, result))
-            state = self._after(asked, result)
-        return rounds
-
-    def _after(self, state: Any, result: SweepResult) -> Any:
-        to_minimise = losses(result, self.by, "min")
-        return self.method.tell(state, to_minimise, result)
+            if loss_of is None:
+                to_minimise = losses(result, self.by, "min")
+            else:
+                to_minimise = loss_of(self.space.to_unit(points))
+                result = _with_losses(result, to_minimise)
+            told = to_minimise, result
+            yield state, points, asked, told
+            state = self.method.tell(asked, *told)
 
     @law("form", "it proposes points of the space, at most `num`.")
     def form_law(self) -> None:
@@ -598,11 +606,11 @@ class MethodTrial:
     @law("repeats", "the same calls, or a fresh start, give the same proposals.")
     def repeats_law(self) -> None:
         state = self.method.init(self.space, self.key)
-        for number, (first, points, asked, result) in enumerate(self.history):
+        for number, (first, points, asked, told) in enumerate(self.history):
             for how, before in (("begun anew", state), ("asked again", first)):
                 again, asked_again = self.method.ask(before, self.num)
                 _same(f"{how} in round {number}", again, points)
-            states = [self._after(state, result) for state in (asked_again, asked)]
+            states = [self.method.tell(s, *told) for s in (asked_again, asked)]
             _same(f"after the same result again in round {number}", *states)
             state = states[0]
 
@@ -613,19 +621,10 @@ class MethodTrial:
         u = np.random.default_rng(0).uniform(size=(256, count))
         return self.space.to_unit(self.space.from_unit(u))
 
-    def search(self, loss_of: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
+    def search(self, loss_of: _LossOf) -> list[np.ndarray]:
         """Return the unit coordinates of each round; the losses depend on them."""
-        state, rounds = self.method.init(self.space, self.key), []
-        for _ in range(max(_SEARCHED, _POINTS // self.num)):
-            points, state = self.method.ask(state, self.num)
-            if not points.size:
-                break
-            rounds.append(self.space.to_unit(points))
-            losses = loss_of(rounds[-1])
-            state = self.method.tell(
-                state, losses, _with_losses(self.run(points), losses)
-            )
-        return rounds
+        rounds = self.rounds(max(_SEARCHED, _POINTS // self.num), loss_of)
+        return [self.space.to_unit(points) for _, points, _, _ in rounds]
 
     @ft.cached_property
     def minimising(self) -> list[np.ndarray]:

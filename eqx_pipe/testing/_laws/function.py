@@ -13,7 +13,6 @@ import linecache
 import math
 import operator
 import re
-import sys
 import traceback
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -120,11 +119,9 @@ def _changed_nothing(trial: Trial) -> None:
     """Raise `Broken` if the calls changed an argument or the function."""
     for name, leaf in leaves_with_names(trial.passed):
         if isinstance(leaf, jax.Array) and leaf.is_deleted():
-            raise Broken(
-                "a call donates it, so its caller cannot use it any more; leave out "
-                "`donate_argnums` or `donate=` here, and donate where it is called",
-                name,
-            )
+            what = "a call donates it, so its caller cannot use it any more; leave out "
+            what += "`donate_argnums` or `donate=` here, and donate where it is called"
+            raise Broken(what, name)
     with must_hold("a call changed its arguments"):
         agree(trial.passed, trial.call.args, ("after the call", "before"))
     for name in trial.changed():
@@ -235,11 +232,9 @@ def _check_metadata(trial: Trial) -> None:
         structure = jtu.tree_structure
         wrong = [node for node in nodes if structure(node) != structure(node)]
         if wrong:
-            raise Broken(
-                f"the metadata of `{type(wrong[-1]).__name__}` is unequal to itself, "
-                "so each call compiles; define its `__eq__` and `__hash__`",
-                name,
-            )
+            what = f"the metadata of `{type(wrong[-1]).__name__}` is unequal to "
+            what += "itself, so each call compiles; define its `__eq__` and `__hash__`"
+            raise Broken(what, name)
 
 
 def _compiled_for_numbers(trial: Trial) -> None:
@@ -262,11 +257,9 @@ def _compiled_for_numbers(trial: Trial) -> None:
         except Exception:  # another number is invalid
             continue
         if is_same:
-            raise Broken(
-                f"each value of `{names[i]}` compiles {names_of(compiled)}, which "
-                "differ by this number alone; pass an array, or make it not static",
-                f"args.{names[i]}",
-            )
+            what = f"each value of `{names[i]}` compiles {names_of(compiled)}, which "
+            what += "differ by this number alone; pass an array, or make it not static"
+            raise Broken(what, f"args.{names[i]}")
 
 
 def _outline(programs: Programs) -> list[Any]:
@@ -570,7 +563,7 @@ def _drawn_copies(jaxpr: Any) -> list[Equation]:
     choice, and the loop of a batch, may copy a key by themselves, so their outputs are
     not marked.
     """
-    found: list[Equation] = []
+    drawn: list[Equation] = []
 
     def rule(eqn: Equation, marks: list[Equation | None]) -> list[Equation | None]:
         name = eqn.primitive.name
@@ -585,7 +578,7 @@ def _drawn_copies(jaxpr: Any) -> list[Equation]:
             interpret(body, inputs, rule, lambda _: None)
         copies = marks[0] if marks else None
         if copies and name in (*DRAWS, "random_split"):
-            found.append(copies)
+            drawn.append(copies)
         if name == "random_fold_in":
             is_one = marks[1] or is_literal(eqn.invars[1])
             copies = copies if is_one or avals[1].ndim < avals[0].ndim else None
@@ -596,7 +589,7 @@ def _drawn_copies(jaxpr: Any) -> list[Equation]:
         return [copies] * len(eqn.outvars)
 
     interpret(jaxpr, [None] * len(jaxpr.in_avals), rule, lambda _: None)
-    return found
+    return drawn
 
 
 _SAME = ("random_fold_in", "random_unwrap", "random_wrap")
@@ -613,7 +606,7 @@ def _with_same_keys(jaxpr: Any) -> Callable[..., list[Any]]:
     JAX does not know that equal numbers folded into a key make the same key, nor
     follows bits of a key, or keys in a choice of this package.
     """
-    known: dict[Any, Any] = {}
+    made: dict[Any, Any] = {}
 
     def rule(eqn: Equation, inputs: list[Any]) -> Any:
         name = eqn.primitive.name
@@ -625,11 +618,11 @@ def _with_same_keys(jaxpr: Any) -> Callable[..., list[Any]]:
         if name not in _SAME:
             return rebind(eqn, inputs)
         token = name, *(id(v) if isinstance(v, Tracer) else str(v) for v in inputs)
-        if token not in known:
-            known[token] = rebind(eqn, inputs), inputs  # which keeps the `id`
+        if token not in made:
+            made[token] = rebind(eqn, inputs), inputs  # which keeps the `id`
             if name == "random_unwrap":
-                known["random_wrap", id(known[token][0][0])] = inputs, known[token]
-        return known[token][0]
+                made["random_wrap", id(made[token][0][0])] = inputs, made[token]
+        return made[token][0]
 
     return lambda *inputs: interpret(jaxpr, inputs, rule)
 
@@ -708,12 +701,11 @@ def dtype_law(trial: Trial) -> str | None:
             # A complex output of a real input has no half precision.
             nearest = got == jnp.complex64 and dtype.itemsize == 2
             if _real(got) != dtype and not nearest:
-                raise Broken(
-                    f"it is {got} for an input of {dtype.name}{where[dtype]}, and "
-                    f"{forms[name].dtype} for one of {source.name}; create the arrays "
-                    f"and draws that it uses in `x.dtype`{_closed_over(trial)}",
-                    name,
-                )
+                what = f"it is {got} for an input of {dtype.name}{where[dtype]}, and "
+                what += f"{forms[name].dtype} for one of {source.name}; create the "
+                what += "arrays and draws that it uses in "
+                what += f"`x.dtype`{_closed_over(trial)}"
+                raise Broken(what, name)
     refused = {d.name for d in dtypes} - {d.name for d in by_dtype}
     return f"{', '.join(sorted(refused))} cannot be judged" if refused else None
 
@@ -960,12 +952,10 @@ def check_function(
     if state is not None and index is None:
         index = _state_index(fn, len(args), named)
         if index is None:
-            raise type_error(
-                _FUNCTION,
-                f"`{function_text(fn)}` takes {len(args)} arguments by position and no "
-                "`state`, and got one.",
-                "Give it a parameter `state`, or leave out `state=`.",
-            )
+            wrong = f"`{function_text(fn)}` takes {len(args)} arguments by position "
+            wrong += "and no `state`, and got one."
+            cure = "Give it a parameter `state`, or leave out `state=`."
+            raise type_error(_FUNCTION, wrong, cure)
     names = _names(fn, len(args), index)
     in_order = [name for name in names if name != "state"]
     inputs = as_jax_sees({**dict(zip(in_order, args, strict=True)), **named})
@@ -993,7 +983,6 @@ def check_function(
             if law.name in broken
         }
         raise AssertionError(_report(fn, laws, verdicts, inner, inputs))
-    _count_sizes(inputs)
     return {
         name: str(outcome) + _emptiness(name, inputs)
         for name, outcome in verdicts.items()
@@ -1009,14 +998,6 @@ def _emptiness(law: str, inputs: PyTree) -> str:
     if law not in _OF_NUMBERS or not empty:
         return ""
     return f"; {', '.join(f'`{name}`' for name in empty)} has no elements"
-
-
-def _count_sizes(inputs: PyTree) -> None:
-    """Count the shapes for the statistics of Hypothesis, inside of its tests."""
-    hypothesis = sys.modules.get("hypothesis")
-    if hypothesis is not None and hypothesis.currently_in_test_context():
-        shapes = [f"{n}: {leaf_text(v)}" for n, v in leaves_with_names(inputs)]
-        hypothesis.event(f"check_function at {', '.join(shapes)}")
 
 
 def _without_state(
@@ -1039,12 +1020,12 @@ def _state_index(
     fn: Callable[..., Any], count: int, named: Collection[str]
 ) -> int | None:
     """Return the position of the state, `count + 1` or more by keyword, or `None`."""
-    known, names = parameters(fn), _positional(fn)
-    if "state" in known:
+    signature, names = parameters(fn), _positional(fn)
+    if "state" in signature:
         return names.index("state") if "state" in names else count + 1
     free = [name for name in names if name not in {*named, "key"}]
-    several = any(p.kind is p.VAR_POSITIONAL for p in known.values())
-    return count if several or not known or len(free) > count else None
+    several = any(p.kind is p.VAR_POSITIONAL for p in signature.values())
+    return count if several or not signature or len(free) > count else None
 
 
 def _names(fn: Callable[..., Any], count: int, index: int | None) -> tuple[str, ...]:

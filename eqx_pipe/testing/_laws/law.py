@@ -34,10 +34,11 @@ from ..._jaxprs import (
     sub_jaxprs,
     used_inputs,
 )
+from ..._jit import Static, arrays_in
 from ..._keys import key_argument
 from ..._same import Fixed, Unsure, named_parts, seen_by
 from ..._stage import Lift, Scope, call, copy_state, is_composite
-from ..._tree import as_hashable, differences, is_key_array, leaves_with_names
+from ..._tree import differences, is_key_array, leaves_with_names
 from ..._types import Key, PyTree
 
 
@@ -504,7 +505,7 @@ class Programs:
 
     def leaves(self, call: Call) -> list[Any]:
         """Return the arrays of a call."""
-        return jtu.tree_leaves(eqx.filter(call, eqx.is_array))
+        return arrays_in(call)
 
     def output(self, leaves: Leaves) -> Any:
         """Return the outputs in the structure that the function returns."""
@@ -680,28 +681,19 @@ def programs_of(call: Call) -> Programs:
 
     In a property test all examples of one structure share them.
     """
-    static = eqx.partition(call, eqx.is_array)[1]
+    avals = tuple(
+        (v.shape, str(v.dtype), getattr(v, "weak_type", False)) for v in arrays_in(call)
+    )
     try:
-        key, guard = ("check", _form_of(call)), seen_by(static)
-        was, known = PROGRAMS.get(key) or (None, None)
+        static = Static(call)
+        key, guard = ("check", static, avals, is_wide()), seen_by(static.rest)
+        was, programs = PROGRAMS.get(key) or (None, None)
     except (TypeError, Unsure):  # an array in a static field, or what may change
         return Programs(call)
-    if known is None or was != guard:
-        known = Programs(call)
-        PROGRAMS.put(key, (guard, known))
-    return known
-
-
-def _form_of(call: Call) -> Any:
-    arrays, static = eqx.partition(call, eqx.is_array)
-    avals = [
-        (v.shape, str(v.dtype), getattr(v, "weak_type", False))
-        for v in jtu.tree_leaves(arrays)
-    ]
-    others = tuple(map(as_hashable, jtu.tree_leaves(static)))
-    structures = jtu.tree_structure(arrays), jtu.tree_structure(static)
-    # Equal static fields may make different programs: 1, 1.0 and NumPy's 1.0.
-    return structures, str(structures), others, tuple(avals), is_wide()
+    if programs is None or was != guard:
+        programs = Programs(call)
+        PROGRAMS.put(key, (guard, programs))
+    return programs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -50,11 +50,9 @@ def check_strategy(
     """Raise unless `value` is a strategy, or `None` if `optional`."""
     if isinstance(value, st.SearchStrategy) or (value is None and optional):
         return
-    raise invalid(
-        function,
-        f"`{argument}` is {describe_value(value)}, not a strategy.",
-        f"For one fixed value give `{argument}=hypothesis.strategies.just(value)`.",
-    )
+    wrong = f"`{argument}` is {describe_value(value)}, not a strategy."
+    cure = f"For one fixed value give `{argument}=hypothesis.strategies.just(value)`."
+    raise invalid(function, wrong, cure)
 
 
 def check_elements(function: str, elements: object) -> None:
@@ -72,12 +70,10 @@ def check_struct(function: str, struct: PyTree) -> PyTree:
     """Return shapes and dtypes of structs or example arrays."""
     for name, leaf in leaves_with_names(struct) or [("", struct)]:
         if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
-            raise invalid(
-                function,
-                f"`struct{name and '.'}{name}` is {describe_value(leaf)}.",
-                "Give a pytree of `jax.ShapeDtypeStruct(shape, dtype)`, or of arrays "
-                "of these shapes and dtypes.",
-            )
+            wrong = f"`struct{name and '.'}{name}` is {describe_value(leaf)}."
+            cure = "Give a pytree of `jax.ShapeDtypeStruct(shape, dtype)`, or of "
+            cure += "arrays of these shapes and dtypes."
+            raise invalid(function, wrong, cure)
     return jtu.tree_map(lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype), struct)
 
 
@@ -311,11 +307,10 @@ class Binding:
                     return
                 sizes = defaultdict(ft.partial(wider.choice, _ALL), self.sizes)
         bound = f" with {dict(self.sizes)}" if self.sizes else ""
-        raise invalid(
-            "from_jaxtyping",
-            f"no sizes up to {_ALL[-1]} give {quoted(texts)} at least 0{bound}.",
-            "Change the annotation, or give the arguments by strategies of their own.",
-        )
+        wrong = f"no sizes up to {_ALL[-1]} give {quoted(texts)} at least 0{bound}."
+        cure = "Change the annotation, or give the arguments by strategies of their "
+        cure += "own."
+        raise invalid("from_jaxtyping", wrong, cure)
 
     def _filled(self, text: str) -> int:
         """Return the size of a symbolic axis, with arguments in place of braces."""
@@ -333,22 +328,20 @@ class Binding:
             end = len(shape) - (len(dims) - i - 1)
             sizes[i : max(i, end)] = [shape[i:end]]
         if len(sizes) != len(dims) or not all(map(self._fits, dims, sizes)):
-            known = {**self.sizes, **self.shapes}
-            bound = f" with {known}" if known else ""
-            raise invalid(
-                "arguments",
-                f"{where} is an array of shape {shape}, which its annotation "
-                f"`{text.strip()}` rules out{bound}.",
-                "Give a strategy whose values satisfy the annotation.",
-            )
+            sizes_of = {**self.sizes, **self.shapes}
+            bound = f" with {sizes_of}" if sizes_of else ""
+            wrong = f"{where} is an array of shape {shape}, which its annotation "
+            wrong += f"`{text.strip()}` rules out{bound}."
+            cure = "Give a strategy whose values satisfy the annotation."
+            raise invalid("arguments", wrong, cure)
 
     def _fits(self, dim: Dim, size: Any) -> bool:
         """Bind the name of one axis, or of several; return whether it matches."""
         if dim.broadcasts and (dim.many or size == 1):
             return True
         if dim.kind == "named":
-            known: dict[Any, Any] = self.shapes if dim.many else self.sizes
-            return known.setdefault(dim.text, size) == size
+            sizes_of: dict[Any, Any] = self.shapes if dim.many else self.sizes
+            return sizes_of.setdefault(dim.text, size) == size
         return dim.kind != "fixed" or int(dim.text) == size
 
 
@@ -368,11 +361,10 @@ def _computing(text: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise invalid(
-            "from_jaxtyping",
-            f"the axis `{text}` cannot be computed: {type(error).__name__}: {error}.",
-            "Its names are axes, and in braces other arguments: `n+1`, `{n}`.",
-        ) from error
+        wrong = f"the axis `{text}` cannot be computed: {type(error).__name__}: "
+        wrong += f"{error}."
+        cure = "Its names are axes, and in braces other arguments: `n+1`, `{n}`."
+        raise invalid("from_jaxtyping", wrong, cure) from error
 
 
 def _names_of(function: str, dtypes: Any) -> list[str]:
@@ -380,11 +372,9 @@ def _names_of(function: str, dtypes: Any) -> list[str]:
     if isinstance(dtypes, tuple | list):
         with contextlib.suppress(TypeError):
             return [jnp.dtype(dtype).name for dtype in dtypes]
-    raise invalid(
-        function,
-        f"`dtypes` is {describe_value(dtypes)}.",
-        'Give a tuple of dtypes: `dtypes=("float32", "int32")`.',
-    )
+    wrong = f"`dtypes` is {describe_value(dtypes)}."
+    cure = 'Give a tuple of dtypes: `dtypes=("float32", "int32")`.'
+    raise invalid(function, wrong, cure)
 
 
 BARE = (jax.Array, np.ndarray)
@@ -448,11 +438,10 @@ def annotations_of(
         if many or not (p.name in asked or p.default is p.empty):
             continue
         if p.annotation is p.empty and asked.get(p.name, ...) is ...:
-            raise invalid(
-                "arguments",
-                f"`{p.name}` of `{getattr(fn, '__name__', 'fn')}` has no annotation.",
-                f"Annotate it, or give a strategy: `arguments(fn, {p.name}=...)`.",
-            )
+            wrong = f"`{p.name}` of `{getattr(fn, '__name__', 'fn')}` has no "
+            wrong += "annotation."
+            cure = f"Annotate it, or give a strategy: `arguments(fn, {p.name}=...)`."
+            raise invalid("arguments", wrong, cure)
         hints[p.name] = Any if p.annotation is p.empty else p.annotation
     return hints
 
@@ -475,12 +464,10 @@ def _from_type(annotation: Any, binding: Binding) -> Any:
         return binding.draw(st.from_type(annotation))
     # This calls constructors, which may raise any error.
     except Exception as error:
-        raise invalid(
-            "from_jaxtyping",
-            f"no value can be made for {annotation!r}: {error}",
-            "Give it by a strategy of its own: `arguments(fn, name=strategy)`; or make "
-            "the type known by `hypothesis.strategies.register_type_strategy`.",
-        ) from error
+        wrong = f"no value can be made for {annotation!r}: {error}"
+        cure = "Give it by a strategy of its own: `arguments(fn, name=strategy)`; or "
+        cure += "make the type known by `hypothesis.strategies.register_type_strategy`."
+        raise invalid("from_jaxtyping", wrong, cure) from error
 
 
 def _one_of(members: tuple[Any, ...], binding: Binding) -> Any:
@@ -553,11 +540,9 @@ def array_for(annotation: Any, binding: Binding) -> Any:
     struct = jax.ShapeDtypeStruct(shape, jax.random.key(0).dtype if key else dtype)
     if kind is Any or (isinstance(kind, type) and issubclass(jax.Array, kind)):
         return binding.draw(arrays(struct, elements=binding.elements))
-    raise invalid(
-        "from_jaxtyping",
-        f"`{annotation.__name__}` asks for arrays of the type {kind}.",
-        "Only JAX and NumPy arrays can be drawn; give a strategy for others.",
-    )
+    wrong = f"`{annotation.__name__}` asks for arrays of the type {kind}."
+    cure = "Only JAX and NumPy arrays can be drawn; give a strategy for others."
+    raise invalid("from_jaxtyping", wrong, cure)
 
 
 def _dtype_for(annotation: Any, binding: Binding) -> str:
@@ -589,12 +574,10 @@ def _choices(annotation: Any) -> list[str]:
         allowed = [name for name in names if _allows(annotation.dtypes, name)]
         if allowed:
             return allowed
-    raise invalid(
-        "from_jaxtyping",
-        f"`{annotation.__name__}` allows no dtype that is known here.",
-        'Set `jax.config.update("jax_enable_x64", True)` if it asks for 64 bits; else '
-        "give the argument by a strategy of its own.",
-    )
+    wrong = f"`{annotation.__name__}` allows no dtype that is known here."
+    cure = 'Set `jax.config.update("jax_enable_x64", True)` if it asks for 64 bits; '
+    cure += "else give the argument by a strategy of its own."
+    raise invalid("from_jaxtyping", wrong, cure)
 
 
 def _allows(dtypes: Any, name: str) -> bool:
@@ -789,11 +772,10 @@ def given_typed(
     if fn is None:
         return ft.partial(given_typed, **options)
     if inspect.iscoroutinefunction(fn):
-        raise invalid(
-            "given_typed",
-            f"`fn` is {describe_value(fn)}, a coroutine, which a call does not run.",
-            "Wrap it: `lambda x: asyncio.run(fn(x))`, in a function with annotations.",
-        )
+        wrong = f"`fn` is {describe_value(fn)}, a coroutine, which a call does not run."
+        cure = "Wrap it: `lambda x: asyncio.run(fn(x))`, in a function with "
+        cure += "annotations."
+        raise invalid("given_typed", wrong, cure)
     function, owner = _plain_function(fn)
     fields = _annotated_fields(*owner) if owner else {}
     checked = jaxtyped(_with_fields(function, fields), typechecker=_CHECKER)
