@@ -16,7 +16,7 @@ PRIVATE = re.compile(r"^\s*from (eqx_pipe(?:\.testing)?\._\w+)", re.MULTILINE)
 # loop; `test_batch_size` and `test_compiled` choose a size for devices that are not
 # there; `conftest` forgets programs.
 KNOWN = set(
-    "conftest clients/test_jaxprs data/test_shuffle store/test_cloud "
+    "conftest clients/test_jaxprs data/test_shuffle kernel/test_values store/test_cloud "
     "sweep/test_batch_size sweep/test_compiled sweep/test_memory support/attack "
     "support/bucket support/helpers support/long_points support/simulate "
     "support/small_store support/stores support/trainings support/ways".split()
