@@ -175,20 +175,11 @@ def _read_stage(
         how, cure = "by keyword", "Change `edges`: name them as the stage does."
     else:
         inputs, how = [f"`{p}`" for p in before], "by position"
-        cure = (
-            "Change `edges`, or join several values in a node before it, such as "
-            "`lambda a, b: (a, b)`; to a pipeline that takes a mapping give them by "
-            f'name: `edges={{"{name}": {{"x": ...}}}}`.'
-        )
-    return as_stage(
-        "graph",
-        f'nodes["{name}"]',
-        stage,
-        cure,
-        num_inputs=0 if keywords else len(before),
-        named=keywords,
-        inputs=f"{', '.join(inputs)} {how}",
-    )
+        cure = "Change `edges`, or join several values in a node before it, such as "
+        cure += "`lambda a, b: (a, b)`; to a pipeline that takes a mapping give them "
+        cure += f'by name: `edges={{"{name}": {{"x": ...}}}}`.'
+    num, text = 0 if keywords else len(before), f"{', '.join(inputs)} {how}"
+    return as_stage("graph", f'nodes["{name}"]', stage, cure, num, keywords, text)
 
 
 def read_inputs(nodes: object, inputs: object) -> tuple[str, ...] | None:

@@ -199,11 +199,9 @@ def _takes_keyword(function: str, make: Any) -> bool:
         return True
     wrong = why_not(make, 1)
     if wrong:
-        raise type_error(
-            function,
-            f"`make` cannot be called with one key: {wrong}.",
-            "Wrap it: `lambda key: Layer(..., key=key)`.",
-        )
+        wrong = f"`make` cannot be called with one key: {wrong}."
+        cure = "Wrap it: `lambda key: Layer(..., key=key)`."
+        raise type_error(function, wrong, cure)
     return False
 
 
@@ -319,14 +317,10 @@ def _loop(
 
 def check_output(function: str, scope: Scope, x: PyTree, y: PyTree) -> None:
     """Raise unless the output of a stage can be the input of the next one."""
-    check_same(
-        function,
-        f"the output of the stage{scope.where} differs from its input; first what it "
-        "got, then what it returned",
-        x,
-        y,
-        "Return the structure, shapes and dtypes of the input, or use `chain`.",
-    )
+    wrong = f"the output of the stage{scope.where} differs from its input; first what "
+    wrong += "it got, then what it returned"
+    cure = "Return the structure, shapes and dtypes of the input, or use `chain`."
+    check_same(function, wrong, x, y, cure)
 
 
 def with_remat(body: Callable[..., Any], remat: bool | Fixed) -> Callable[..., Any]:
@@ -753,17 +747,11 @@ def scan(
 def _read_cell(cell: StageLike) -> AnyStage:
     """Return the cell as a module; raise unless it takes a carry and an input."""
     named = ("carry", "x") if is_composite(cell) else ()
-    return as_stage(
-        "scan",
-        "cell",
-        cell,
-        "Give a function of the carry and one step of the input that returns "
-        "`(carry, y)`. To apply a stage to each step alone, use "
-        "`eqx_pipe.batched(stage)`.",
-        num_inputs=0 if named else 2,
-        named=named,
-        inputs="a carry and a step of the input",
-    )
+    num, inputs = 0 if named else 2, "a carry and a step of the input"
+    cure = "Give a function of the carry and one step of the input that returns "
+    cure += "`(carry, y)`. To apply a stage to each step alone, use "
+    cure += "`eqx_pipe.batched(stage)`."
+    return as_stage("scan", "cell", cell, cure, num, named, inputs)
 
 
 _EXAMPLES = (

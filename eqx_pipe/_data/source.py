@@ -730,7 +730,7 @@ SourceLike: TypeAlias = Source | Array | Records | Mapping[str, Any] | tuple[Any
 """Everything that is accepted as a source; a JAX array stays on the device."""
 
 
-def as_source(function: str, argument: str, source: SourceLike) -> Source:
+def as_source(source: SourceLike) -> Source:
     """Return a source, after a check that it is one."""
     if isinstance(source, ArraySource | HostSource):
         return source
@@ -742,10 +742,10 @@ def as_source(function: str, argument: str, source: SourceLike) -> Source:
     if not (lacks or isinstance(source, Mapping | tuple)):
         return HostSource(source)
     without = f", without `{lacks[0]}`" if lacks else ""
-    wrong = f"`{argument}` is {describe_value(source)}{without}."
+    wrong = f"`source` is {describe_value(source)}{without}."
     cure = "Give `ArraySource(tree)` for a pytree of arrays, or anything with "
     cure += "`__len__` and `__getitem__`: NumPy arrays and memory maps, a Grain "
     cure += "`MapDataset`, a Hugging Face dataset (one, not a dictionary of them), a "
     cure += "list of records. A stream has no positions: keep its records in a list, "
     cure += "or read them by number."
-    raise type_error(function, wrong, cure)
+    raise type_error("data.Loader", wrong, cure)

@@ -216,7 +216,7 @@ class AxisRules(eqx.Module):
         **Raises:** `ValueError` if there is no pair for a name, if other axes of the
         array have taken all mesh axes for it, also another axis of the same name.
         """
-        spec, problems = self.resolve(logical)
+        spec, problems = self._resolved(logical)
         if problems:
             wrong = problems[0] if len(problems) == 1 else bullets(problems)
             cure = "Give one name for each axis of the array, or `None` to replicate "
@@ -253,7 +253,7 @@ class AxisRules(eqx.Module):
         with RULES((self, mesh)):
             yield self
 
-    def resolve(self, logical: tuple[LogicalAxis, ...]) -> tuple[P, list[str]]:
+    def _resolved(self, logical: tuple[LogicalAxis, ...]) -> tuple[P, list[str]]:
         """Return the spec and a list of its problems, empty if there are none."""
         wrong = [entry for entry in logical if not _is_axis(entry)]
         if wrong:
@@ -266,8 +266,8 @@ class AxisRules(eqx.Module):
             axes = names_of(axes for n, axes in self.pairs if n == name)
             taken = [f"`{a}` is taken by `{owner[a]}`" for a in axes if a in owner]
             if name not in assigned or (names.count(name) > 1 and assigned[name]):
-                known = dict(self.pairs)
-                why = f"{'; '.join(taken)}." if taken else nearest(name, known)
+                rules = dict(self.pairs)
+                why = f"{'; '.join(taken)}." if taken else nearest(name, rules)
                 problems.append(
                     f"no rule is left for `{name}`. {why} Give the axis "
                     f"another name, or add the pair `({name!r}, None)` to replicate it."
@@ -379,7 +379,7 @@ def resolve(
         if is_placeable(at.value):
             spec = spec if at.value.ndim else P()  # an array without axes is not split
             if axis_rules is not None:  # the names are logical
-                spec, wrong = axis_rules.resolve(tuple(spec))
+                spec, wrong = axis_rules._resolved(tuple(spec))
             wrong = wrong or _wrong_axes(at.value, spec, mesh)
             if not wrong:
                 wrong = _uneven_sizes(at.value, spec, mesh, local=local)

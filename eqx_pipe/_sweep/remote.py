@@ -35,14 +35,7 @@ from .._store import disk_errors
 from .._types import PyTree
 from .flights import Flights
 from .identity import kernels_text
-from .planning import (
-    Plan,
-    Target,
-    Todo,
-    keep_chunk,
-    known_workers,
-    work_of,
-)
+from .planning import Plan, Target, Todo, known_workers, work_of
 from .trace.trace import settings
 from .work.buffer import Asked, Chunk, Rows, Verdict, Work, whole
 from .work.points import Points, prepare
@@ -267,8 +260,8 @@ class _Calls:
         # The executors of submitit start a job for each call.
         self._are_jobs = hasattr(plan.request.executor, "map_array")
         self._workers = known_workers(plan.request.executor) or _GUESSED_WORKERS
-        self._able = set[tuple[str, int]]()
-        self._first = self._workers
+        self._able = set[tuple[str, int]]()  # the workers that have computed
+        self._first = self._workers  # the calls that are still to carry the function
         self._size = size
         chunk_bytes = plan.work.row_bytes * plan.chunks.points
         self._most_chunks = max(2, _IN_FLIGHT_BYTES // max(1, chunk_bytes))
@@ -277,8 +270,8 @@ class _Calls:
         chunks = ((number, todo.rows.get(number)) for number in todo.chunks)
         self.waiting = collections.deque(_Call([chunk]) for chunk in chunks)
         self.flying: list[_Call] = []
-        self._lacking = set[str]()
-        self._refused: list[_Call] = []
+        self._lacking = set[str]()  # the processes to which a call brings it
+        self._refused: list[_Call] = []  # until a worker has computed
 
     def take(self) -> list[_Call]:
         """Return the next call, or an array of jobs; none if enough are in flight."""
@@ -309,7 +302,8 @@ class _Calls:
             self._able.add(answer.worker)
             least, most = _UNIT_SECONDS
             wanted = min(max(least, _CALL_SECONDS * self._num_workers), most)
-            wanted = _JOB_SECONDS if self._are_jobs else wanted
+            if self._are_jobs:  # the first has measured: all others may be in flight
+                self._workers, wanted = _IN_FLIGHT, _JOB_SECONDS
             # The first chunk of a call with the function also compiles.
             timed = len(answer.computed) - call.carries
             self._pace.record(timed, answer.seconds, wanted)
@@ -338,10 +332,7 @@ class _Calls:
         flying, workers = [*self.flying, *more], self._num_workers
         left = self._most_chunks - sum(len(call.chunks) for call in flying)
         most = min(left, self._pace.steps)
-        if self._are_jobs and self._able:
-            calls = _IN_FLIGHT
-        else:
-            calls = min(_DEPTH * max(2, workers), _IN_FLIGHT)
+        calls = min(_DEPTH * max(2, workers), _IN_FLIGHT)
         if any(call.carries for call in flying):
             # An executor may hold a copy of the function for each call that carries it.
             calls = min(calls, max(1, _IN_FLIGHT_BYTES // self._size))
@@ -501,11 +492,7 @@ class _Sweep:
 _sweeps = LRUCache(4)
 
 
-def _computed(
-    sweep: _Sweep,
-    asked: Asked,
-    target: Target | None,
-) -> _Computed:
+def _computed(sweep: _Sweep, asked: Asked, target: Target | None) -> _Computed:
     try:
         task, job = sweep.made()
         with _as_there(task):
@@ -549,8 +536,7 @@ def _written(job: Work, asked: Asked, target: Target) -> Verdict:
             # Before a store grows, its token is removed: so it is the store as it was.
             if not target.is_open():
                 raise SweepError("The sweep that asked for these points has ended.")
-            keep_chunk(filling, job, chunk)
-            flights.keep(number, chunk.flight)
+            flights.keep(chunk)
         failed += chunk.verdict.failed
     return Verdict(np.zeros(0, bool), failed=failed)
 
@@ -601,7 +587,7 @@ def _program(job: Points) -> str:
     """Return what identifies the program of a sweep."""
     # Compare programs only: a callable among static values may lose its name in
     # transit.
-    programs = [traced.program for traced in job.traced]
+    programs = [traced.fingerprint for traced in job.traced]
     constants = [array_text(x) for program in programs for x in program.constants]
     texts = "\n".join([*(program.text for program in programs), *constants])
     return f"{digest(texts)} {kernels_text(job.traced, job.devices[0].platform)}"

@@ -297,10 +297,7 @@ def gather(sink: Sink, compute: Compute) -> None:
         size, left = plan.count(todo.owned), todo.left(plan)
         with Progress(plan.request.progress, size, size - left) as bar:
             watch = Watch(
-                bar,
-                lambda: interrupt.asked,
-                hands_over=is_stored,
-                whole=todo.whole,
+                bar, lambda: interrupt.asked, hands_over=is_stored, whole=todo.whole
             )
             for chunk in compute(plan, todo, watch):
                 sink.keep(chunk)

@@ -86,16 +86,12 @@ def use_cpu_devices(n: SupportsIndex | None = None) -> None:
     except RuntimeError as error:
         there = jax.local_device_count("cpu")
         if there != n and (asked or there == 1):
-            raise RuntimeError(
-                message(
-                    "use_cpu_devices",
-                    f"JAX has already started with {there} CPU "
-                    f"device{'s' * (there != 1)}, but {n} were requested.",
-                    "Call it at the top of the program, right after the imports and "
-                    "before anything that makes an array or asks for devices; in a "
-                    "notebook restart the kernel and run it in the first cell.",
-                )
-            ) from error
+            wrong = f"JAX has already started with {there} CPU "
+            wrong += f"device{'s' * (there != 1)}, but {n} were requested."
+            cure = "Call it at the top of the program, right after the imports and "
+            cure += "before anything that makes an array or asks for devices; in a "
+            cure += "notebook restart the kernel and run it in the first cell."
+            raise RuntimeError(message("use_cpu_devices", wrong, cure)) from error
 
 
 def num_cores() -> int:

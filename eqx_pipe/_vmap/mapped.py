@@ -172,18 +172,25 @@ class _Call:
         of, size = self.of, self.size
         if of.mesh is not None:
             _check_can_split(of.mesh)
-        if of.axis_name is not None:
+        if of.axis_name is not None:  # a collective sees the lanes of one `vmap`
             self.check_one_batch()
             return self.finish(self.vmapped(ft.partial(self.lane, self.shared)))
+        # One lane is traced by itself: its references, effects and sizes decide how the
+        # lanes run. The batches evaluate this jaxpr, so `fn` is called once, and once
+        # more on a mesh that the types of arrays name.
         structs = list(map(_lane_struct, self.mapped, self.axes))
         jaxpr = trace(ft.partial(self.lane, self.shared), *structs)
         refs, changed = refs_of(jaxpr)
         if refs:
             self.check_only_read(refs, changed)
+            # The lanes only read these, so they get the values: the loop over batches
+            # then has no effect on them.
             values = [_value(ref, of.mesh) for ref in refs]
             jaxpr = trace(ft.partial(on_values(jaxpr, refs), *values), *structs)
         run = ft.partial(self.evaluated, jaxpr, jaxpr.consts)
         mesh = of.mesh or self.mesh_of_inputs()
+        # A reference that a lane makes of an input is its part of the user's reference,
+        # which changes if the lane writes to it.
         inner, into = open_jaxpr(jaxpr)[0], written(jaxpr)
         made = [eqn for eqn in inner.eqns if eqn.primitive.name == "new_ref"]
         changed = [id(eqn.invars[0]) for eqn in made if eqn.outvars[0] in into]
@@ -339,6 +346,7 @@ class _Call:
         )
         # Outside of `jit`, JAX runs a `shard_map` operation by operation.
         stacked = jax.jit(every, inline=True)(lanes, first, shared)
+        # Each device has a total of its own lanes.
         totals, stacked = [jnp.sum(x, axis=0) for x in stacked[:sums]], stacked[sums:]
         if copied and explicit:
             # JAX does not implement uneven slices of arrays with explicit sharding.

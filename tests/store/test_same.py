@@ -42,7 +42,7 @@ NAMED = {
     "a_callback_with_effects": "`note.v` is 1.0 in the store, now 3.0",
     "a_module_that_a_callback_reads": "`settings.rate` is 1.0 in the store, now 3.0",
     "how_a_reducer_finishes": "`finish.finish` is 1.0 in the store, now 3.0",
-    "functions_that_change_places": "`space`, axis act",
+    "functions_that_change_places": "`space`, axis act: another order of `",
     "a_mapped_axis": "`x` = 1.0 on the dim `x`",
     "a_scheduler_with_slots": "`scheduler`: Slotted, in which `rate` is 1.0",
     "the_step_of_a_training": "in `step`, `rate` is 1.0 in the store, now 3.0",

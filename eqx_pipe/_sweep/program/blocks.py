@@ -31,7 +31,7 @@ from ..trace.trace import Traced, detached, settings
 from .layout import (
     CHUNK_BYTES,
     DIGITS,
-    Given,
+    Arguments,
     Lane,
     LaneOf,
     Layout,
@@ -50,7 +50,7 @@ class Step:
     jaxpr: Any
 
     @ft.cached_property
-    def program(self) -> Fingerprint:
+    def fingerprint(self) -> Fingerprint:
         """The fingerprint of the jaxpr, with its constants."""
         return fingerprint_of(self.jaxpr)
 
@@ -83,21 +83,21 @@ def trace_reducers(
 ) -> TracedReducers:
     """Return the jaxprs of some reducers for batches of the outputs of a function."""
     place = _place(reducers, traced, batch_size)
-    known = None if place is None else REDUCERS.get(place)
-    if known is None:
-        known = _trace(reducers, traced, batch_size)
+    reducing = None if place is None else REDUCERS.get(place)
+    if reducing is None:
+        reducing = _trace(reducers, traced, batch_size)
         # The initial state is kept on devices.
-        if place is not None and known.state_bytes <= SMALL_BYTES:
-            REDUCERS.put(place, known)
-    return known
+        if place is not None and reducing.state_bytes <= SMALL_BYTES:
+            REDUCERS.put(place, reducing)
+    return reducing
 
 
 def _place(reducers: ReducerTree, traced: Traced, batch_size: int) -> Hashable | None:
     """Return the key of a trace; `None` if it depends on user code."""
     ours = AbstractReducer.__module__.rpartition(".")[0]
     for reducer in reducers.reducers:
-        own = type(reducer).__module__.startswith(ours)
-        if not own or isinstance(reducer, Reducer) or callable(reducer.by):
+        is_ours = type(reducer).__module__.startswith(ours)
+        if not is_ours or isinstance(reducer, Reducer) or callable(reducer.by):
             return None
     which = key_of((reducers.reducers, traced.structure))
     return which, *traced.outputs, batch_size, *settings().items()
@@ -172,8 +172,8 @@ def block_lane(traced: Traced, reducing: TracedReducers, layout: Layout) -> Lane
     batch, lane_of = layout.points_at_once, point_lane(traced.jaxpr, layout)
     last_column = DIGITS + len(layout.lengths)
 
-    def block_of(control: UInt32[Array, "1 control"], given: Given) -> Lane:
-        at = lane_of(control, given)
+    def block_of(control: UInt32[Array, "1 control"], args: Arguments) -> Lane:
+        at = lane_of(control, args)
 
         def lane(row: Row) -> list[Any]:
             # A constant output is a literal.
@@ -195,12 +195,12 @@ def block_lane(traced: Traced, reducing: TracedReducers, layout: Layout) -> Lane
                 offsets = lanes(begin, batch)
                 # Padding repeats the last point, and `ok` excludes it.
                 ok = jax.lax.le(offsets, jax.lax.broadcast(last, (batch,)))
-                rows = consecutive(layout, control, begin, last, offsets, given)
+                rows = consecutive(layout, control, begin, last, offsets, args)
                 values = batch_of(lane, rows)
-                return reducing.absorb(given.reducer_constants, *state, *values, ok)
+                return reducing.absorb(args.reducer_constants, *state, *values, ok)
 
             end = jax.lax.min(first + batches, most)
-            return jax.lax.fori_loop(first, end, microbatch, list(given.init))
+            return jax.lax.fori_loop(first, end, microbatch, list(args.init))
 
         return block
 

@@ -99,11 +99,11 @@ class Layout:
     row_sizes: tuple[int, ...] = ()
     literals: Literals | None = None
 
-    def constants(self, given: "Given") -> list[Any]:
+    def constants(self, args: "Arguments") -> list[Any]:
         """Return the arrays that the function closes over."""
         if self.literals is None:
-            return list(given.constants)
-        return filled_in(self.literals, given.constants)
+            return list(args.constants)
+        return filled_in(self.literals, args.constants)
 
     @property
     def points_at_once(self) -> int:
@@ -225,8 +225,8 @@ def control_of(
 @ft.lru_cache(maxsize=256)
 def _shares(partition: Partition, points: int) -> UInt32[np.ndarray, "devices 2"]:
     devices = range(partition.num_devices)
-    own = [(partition.own(d).start, partition.count(d, points)) for d in devices]
-    return np.array(own, np.uint32)
+    shares = [(partition.own(d).start, partition.count(d, points)) for d in devices]
+    return np.array(shares, np.uint32)
 
 
 Row: TypeAlias = tuple[UInt32[Array, "..."], list[Array]]
@@ -239,7 +239,7 @@ Lane: TypeAlias = Callable[[Row], list[Any]]
 """The function that returns the leaves of a row."""
 
 
-class Given(NamedTuple):
+class Arguments(NamedTuple):
     """The arguments of a program, which are the same for all devices."""
 
     arrays: list[Any]
@@ -251,7 +251,7 @@ class Given(NamedTuple):
     columns: Sequence[Any] = ()
 
 
-LaneOf: TypeAlias = Callable[[UInt32[Array, "1 control"], Given], Lane]
+LaneOf: TypeAlias = Callable[[UInt32[Array, "1 control"], Arguments], Lane]
 """A function that makes a `Lane` from a device's row of `control` and the arguments."""
 
 
@@ -262,29 +262,30 @@ def build(
 
     `outputs` are the leaves of a row as they are stored: PRNG keys as raw data, since
     keys cannot be written into a buffer. The function is called as `kernel(control,
-    table, given)`, and returns an array for each leaf, in which block d has the rows of
-    device d. If points are listed, `table` has those of each device, in whole batches.
+    table, args)`, and returns an array for each leaf, in which block d has the
+    rows of device d. If points are listed, `table` has those of each device, in whole
+    batches.
     """
 
     def on_device(
         control: UInt32[Array, "1 control"],
         table: UInt32[Array, "rows columns"] | None,
-        given: Given,
+        args: Arguments,
     ) -> list[Array]:
-        at = lane_of(control, given)
+        at = lane_of(control, args)
 
         def lane(row: Row) -> list[Array]:
             return as_stored(at(row), outputs)
 
         def microbatch(number: UInt32[Array, ""]) -> list[Array]:
-            return batch_of(lane, rows_of_batch(layout, control, table, number, given))
+            return batch_of(lane, rows_of_batch(layout, control, table, number, args))
 
         empty, begin = buffers(layout, outputs), ft.partial(begin_of, layout)
         return filled(microbatch, lambda: read(control, COUNT), empty, begin)
 
-    own, same = each_its_rows(layout), everywhere(layout.devices)
+    rows, same = each_its_rows(layout), everywhere(layout.devices)
     mapped = over_devices(on_device, flat_mesh(layout.devices), (True, True, False))
-    return jax.jit(mapped, in_shardings=(own, own, same))
+    return jax.jit(mapped, in_shardings=(rows, rows, same))
 
 
 # Read `control` within the loop, where XLA fuses the reads with other steps. Outside of
@@ -308,7 +309,7 @@ def rows_of_batch(
     control: UInt32[Array, "1 control"],
     table: UInt32[Array, "rows columns"] | None,
     number: UInt32[Array, ""],
-    given: Given,
+    args: Arguments,
 ) -> Row:
     """Return the rows of a batch: offsets in the call, or rows of the table."""
     batch, stride = layout.batch_size, layout.partition(0).stride
@@ -321,7 +322,7 @@ def rows_of_batch(
     last = read(control, LAST)
     if layout.within is not None:  # a block has its own points
         return up_to(last, offsets), []
-    return consecutive(layout, control, first, last, offsets, given)
+    return consecutive(layout, control, first, last, offsets, args)
 
 
 def consecutive(
@@ -330,7 +331,7 @@ def consecutive(
     first: UInt32[Array, ""],
     last: UInt32[Array, ""],
     offsets: UInt32[Array, " batch"],
-    given: Given,
+    args: Arguments,
 ) -> Row:
     """Return some offsets up to the last point, and the values of axes there.
 
@@ -353,7 +354,7 @@ def consecutive(
         for _ in range((layout.reach + 2 * run - 3) // run):
             runs.append(_next(runs[-1], lengths, together))
     valid, rows = offsets <= last, []
-    for k, (column, dim) in enumerate(zip(given.columns, layout.row_dims, strict=True)):
+    for k, (column, dim) in enumerate(zip(args.columns, layout.row_dims, strict=True)):
         size = layout.row_shape(k, column)
         shape = (batch, *[1] * len(size))
         if layout.has_column(k):
@@ -363,8 +364,8 @@ def consecutive(
             rows.append(jnp.moveaxis(jnp.where(valid, row, row[..., :1]), -1, 0))
             continue
         if dim >= together:
-            own: Any = ft.partial(_from_table, column, dim, start, lengths)
-            row = jax.vmap(own)(whole)
+            value_at: Any = ft.partial(_from_table, column, dim, start, lengths)
+            row = jax.vmap(value_at)(whole)
         else:
             row = take(column, runs[0][dim])[None]
             for n, each in enumerate(runs[1:], 1):
@@ -423,8 +424,8 @@ def point_lane(jaxpr: Any, layout: Layout) -> LaneOf:
     """Return the function that makes the lane of a point."""
     inputs_of = point_inputs(layout)
 
-    def lane_of(control: UInt32[Array, "1 control"], given: Given) -> Lane:
-        inputs, constants = inputs_of(control, given), layout.constants(given)
+    def lane_of(control: UInt32[Array, "1 control"], args: Arguments) -> Lane:
+        inputs, constants = inputs_of(control, args), layout.constants(args)
         n = len(constants)
         return lambda row: evaluate(jaxpr, constants, inputs(row)[n:])
 
@@ -437,7 +438,7 @@ def point_inputs(layout: Layout) -> LaneOf:
     They are its constants, and then its arguments.
     """
 
-    def inputs_of(control: UInt32[Array, "1 control"], given: Given) -> Lane:
+    def inputs_of(control: UInt32[Array, "1 control"], args: Arguments) -> Lane:
         def at(of: Row) -> list[Any]:
             row, values = of
             dims = range(len(layout.lengths))
@@ -448,19 +449,19 @@ def point_inputs(layout: Layout) -> LaneOf:
                 digits = advance(start, row, layout.lengths)
             positions = [jax.lax.convert_element_type(d, np.int32) for d in digits]
             if not values:
-                tables = zip(given.columns, layout.row_dims, strict=True)
+                tables = zip(args.columns, layout.row_dims, strict=True)
                 values = [take(table, positions[dim]) for table, dim in tables]
-            args = [*given.arrays, *values, *positions]
-            if given.key is not None:
+            inputs = [*args.arrays, *values, *positions]
+            if args.key is not None:
                 folded = [digits[k] for k in layout.key_dims]
                 if layout.key_digits:
-                    pairs = zip(given.key_digits, folded, strict=True)
+                    pairs = zip(args.key_digits, folded, strict=True)
                     at = jax.lax.dynamic_index_in_dim
                     folded = [
                         at(table, digit, keepdims=False) for table, digit in pairs
                     ]
-                args.append(point_key(given.key, folded))
-            return [*layout.constants(given), *args]
+                inputs.append(point_key(args.key, folded))
+            return [*layout.constants(args), *inputs]
 
         return at
 

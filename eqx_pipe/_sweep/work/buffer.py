@@ -100,7 +100,7 @@ class Buffer:
     def __init__(self, asked: Asked, values: Rows, resumed: Flight | None = None):
         self.asked, self.index, self.values = asked, asked.numbers, values
         self.in_flight: Callable[[], Flight] | None = None
-        self._given, self._done = np.zeros((2, len(self.index)), bool)
+        self._handed, self._done = np.zeros((2, len(self.index)), bool)
         self._ok: Bool[np.ndarray, " rows"] | None = None
         self._errors: list[Errors] = []
         self._failed = 0
@@ -127,9 +127,9 @@ class Buffer:
         """
         ends = bool(self._done.all())
         waits = whole and not ends
-        new = self._done & ~self._given & (not waits)
-        is_first = not self._given.any() and (ends or bool(new.any()))
-        self._given = self._given | new
+        new = self._done & ~self._handed & (not waits)
+        is_first = not self._handed.any() and (ends or bool(new.any()))
+        self._handed = self._handed | new
         flight = None
         if self.in_flight is not None and not ends:
             costs = self.asked.costs_text
@@ -161,9 +161,9 @@ class Buffer:
     def saved(self) -> Flight:
         """Return the points in flight, with what this buffer adds."""
         assert self.in_flight is not None
-        flight, waiting = self.in_flight(), self._done & ~self._given
+        flight, waiting = self.in_flight(), self._done & ~self._handed
         ok = np.ones(len(waiting), bool) if self._ok is None else self._ok
-        added = [self._given, waiting, ok, *(leaf[waiting] for leaf in self.values)]
+        added = [self._handed, waiting, ok, *(leaf[waiting] for leaf in self.values)]
         errors = {text: at.tolist() for text, at in joined(self._errors).items()}
         failed = [*flight.entries.get("failed", []), errors]
         count = waiting.sum()
@@ -176,9 +176,9 @@ class Buffer:
 
     def _taken_from(self, flight: Flight) -> Flight:
         """Take what `saved` has added, and return the rest."""
-        *buffers, (given, waiting, ok, *values) = flight.buffers
+        *buffers, (handed, waiting, ok, *values) = flight.buffers
         *failed, errors = flight.entries["failed"]
-        self._given, self._done = given, given | waiting
+        self._handed, self._done = handed, handed | waiting
         for into, leaf in zip(self.values, values, strict=True):
             into[waiting] = leaf
         if errors:
@@ -298,21 +298,6 @@ def whole(parts: Iterator[Chunk]) -> tuple[Rows, Verdict]:
     return values, verdict
 
 
-def in_order(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return the verdict on consecutive rows, from the verdicts on parts."""
-    if len(verdicts) == 1:
-        return verdicts[0]
-    missing = None
-    if any(verdict.missing is not None for verdict in verdicts):
-        missing = np.concatenate(
-            [np.zeros_like(v.ok) if v.missing is None else v.missing for v in verdicts]
-        )
-    # An empty part of a space has no rows, and so no verdicts.
-    ok = np.concatenate([np.zeros(0, bool), *(verdict.ok for verdict in verdicts)])
-    errors = joined([verdict.errors for verdict in verdicts])
-    return Verdict(ok, errors, missing, sum(verdict.failed for verdict in verdicts))
-
-
 def joined(errors: Sequence[Errors]) -> Errors:
     """Return several mappings of errors as one, each text once."""
     by_text: dict[str, list[np.ndarray]] = {}
@@ -346,10 +331,10 @@ _LIMITS = (
 
 def _memory() -> float:
     """Return the bytes of memory available to this process; infinity if unknown."""
-    found = math.inf
+    available = math.inf
     with contextlib.suppress(AttributeError, ValueError, OSError):  # Windows
-        found = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        available = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     for limit in _LIMITS:
         with contextlib.suppress(OSError, ValueError):
-            found = min(found, float(limit.read_text()))
-    return found
+            available = min(available, float(limit.read_text()))
+    return available

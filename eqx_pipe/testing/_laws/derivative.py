@@ -518,7 +518,7 @@ def _no_overflow(trial: Trial, outputs: dict[int, np.ndarray]) -> None:
     if trial.wide is None:
         return
     wide = trial.wide.programs
-    leaves = wide.leaves(trial.wide.call)
+    leaves = trial.wide.leaves
     pairs = zip(leaves, trial.leaves, strict=True)
     flushed = [_without_subnormals(leaf, narrow.dtype) for leaf, narrow in pairs]
     in_double, others = wide.value(leaves), wide.value(flushed)
@@ -544,7 +544,7 @@ def _not_everywhere(trial: Trial, i: int, array: np.ndarray) -> None:
     if not np.isinf(array).all():
         return
     programs = trial.programs
-    leaves = programs.leaves(trial.call)
+    leaves = trial.leaves
     args = [k for k in programs.moving if programs.names[k].startswith("args")]
     for sign in (1, -1):
         others = list(leaves)

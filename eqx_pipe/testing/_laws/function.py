@@ -390,10 +390,8 @@ def _like_a_loop(
     inputs = [
         stacked([lane[i] for lane in taken]) if i in which else first[i] for i in every
     ]
-    try:
+    with must_work(how):
         values = run(inputs, batched=which)
-    except Exception as error:
-        raise Broken(f"{how} raises {error_line(error)}") from error
     wanted = [stacked(column) for column in zip(*outputs, strict=True)]
     # Output keys stay keys; `agree` compares their bits.
     kept = [i for i, v in enumerate(values) if not is_key_array(v)]

@@ -503,10 +503,6 @@ class Programs:
         # Tracing a derivative that does not exist takes long.
         self._absent: dict[Hashable, Exception] = {}
 
-    def leaves(self, call: Call) -> list[Any]:
-        """Return the arrays of a call."""
-        return arrays_in(call)
-
     def output(self, leaves: Leaves) -> Any:
         """Return the outputs in the structure that the function returns."""
         return eqx.combine(jtu.tree_unflatten(self._form[0], leaves), self._form[1])
@@ -751,7 +747,7 @@ class Trial:
     @property
     def leaves(self) -> list[Any]:
         """The arrays of the call."""
-        return self.programs.leaves(self.call)
+        return arrays_in(self.call)
 
     @ft.cached_property
     def _traced(self) -> Programs | Exception:
