@@ -164,7 +164,7 @@ def cases(points):
     yield "monte carlo pi", pi, seeds, False
     yield "ornstein-uhlenbeck", ornstein_uhlenbeck, seeds, False
     yield "escape time", escape, uniform(-1, 0.5), False
-    few = max(64, points // 8)
+    few = max(64, points // 2)
     a, b = (
         np.float32(rng.uniform(low, high, few)) for low, high in ((0.01, 1), (0.1, 0.9))
     )

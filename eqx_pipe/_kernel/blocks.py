@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._errors import value_error
 from .elementary import threefry
 from .elementwise import ELEMENTWISE
 from .llvm import Code, Value
@@ -25,11 +26,13 @@ from .scalars import (
     Program,
     Scalar,
     Store,
+    Table,
 )
 
 _BOOL, _INDEX = np.dtype(bool), np.dtype("int64")
 # A short branch is cheaper than a jump.
 _MOST_IN_LINE = 16
+_MOST_BYTES = 256 * 1024
 
 
 class Result(NamedTuple):
@@ -177,6 +180,7 @@ class _Writer:
         while before < (before := len(self.varying) + len(self.varying_tables)):
             self._mark(program.block.steps)
         self.memory: dict[object, str] = {}
+        self.table_bytes = 0
 
     def _mark(self, steps: Sequence[Any]) -> None:
         """Add the scalars that depend on the point, in a pass over the steps."""
@@ -262,11 +266,23 @@ class _Writer:
         varying = table.identity in self.varying_tables
         kind = self.code.type(table.dtype, varying)
         if table.identity not in self.memory:
-            self.memory[table.identity] = self.code.allocate(kind, table.size)
+            self.memory[table.identity] = self._table(kind, table, varying)
         index = self.read(step.place)
         base = self.memory[table.identity]
         text = f"getelementptr {kind}, ptr {base}, {index}"
         return self.code.register(text), varying
+
+    def _table(self, kind: str, table: Table, varying: bool) -> str:
+        lanes = self.code.width if varying else 1
+        self.table_bytes += lanes * table.size * table.dtype.itemsize
+        if self.table_bytes > _MOST_BYTES:
+            raise value_error(
+                "kernel",
+                f"the arrays of the scans in `fn` take more than {_MOST_BYTES} bytes "
+                "for a block of points, and the stack of a thread is small.",
+                "Use shorter scans, or sweep `fn` itself.",
+            )
+        return self.code.allocate(kind, table.size)
 
     def _loop(self, loop: Loop, mask: Value | None) -> None:
         code = self.code

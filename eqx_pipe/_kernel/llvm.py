@@ -304,53 +304,28 @@ class Code:
 
     def library(self, name: str, *values: Value) -> Value:
         """Call a function of C's library, lane by lane."""
-        values = tuple(self.together(*values))
-        if not values[0].lanes:
-            texts = ", ".join(map(str, values))
-            kind = values[0].type
-            self._declare_library(name, kind, len(values))
-            text = self.register(f"call {kind} @libm.{name}({texts})")
-            return values[0].changed(text=text)
-        helper = self._lane_by_lane(name, values[0].type, values[0].dtype, len(values))
-        slots = [self.allocate(v.type) for v in values]
-        for slot, value in zip(slots, values, strict=True):
-            self.emit(f"store {value}, ptr {slot}")
-        self.emit(f"call void {helper}({', '.join(f'ptr {s}' for s in slots)})")
-        text = self.register(f"load {values[0].type}, ptr {slots[0]}")
+        if any(v.lanes for v in values):
+            each = ft.partial(self._lane_by_lane, name)
+            return self.function(f"each.{name}", each, *values)[0]
+        kind = values[0].type
+        kinds = ", ".join([kind] * len(values))
+        self.declarations.add(f"declare {kind} @libm.{name}({kinds}) nounwind")
+        texts = ", ".join(map(str, values))
+        text = self.register(f"call {kind} @libm.{name}({texts})")
         return values[0].changed(text=text)
 
-    def _declare_library(self, name: str, kind: str, count: int) -> None:
-        kinds = ", ".join([kind] * count)
-        self.declarations.add(f"declare {kind} @libm.{name}({kinds}) nounwind")
-
-    def _lane_by_lane(self, name: str, vector: str, dtype: np.dtype, count: int) -> str:
-        """Write a function that replaces each element of its first array."""
-        kind = self.type(dtype)
-        self._declare_library(name, kind, count)
-        slots = [f"%x{k}" for k in range(count)]
-        lines = [
-            f"define internal void @each.{name}({', '.join(f'ptr {s}' for s in slots)})"
-            " noinline nounwind {",
-            "  br label %head",
-            "head:",
-            "  %i = phi i64 [0, %0], [%next, %head]",
-        ]
-        for k, slot in enumerate(slots):
-            lines.append(f"  %p{k} = getelementptr {kind}, ptr {slot}, i64 %i")
-            lines.append(f"  %v{k} = load {kind}, ptr %p{k}")
-        texts = ", ".join(f"{kind} %v{k}" for k in range(count))
-        lines += [
-            f"  %r = call {kind} @libm.{name}({texts})",
-            f"  store {kind} %r, ptr %p0",
-            "  %next = add i64 %i, 1",
-            f"  %more = icmp ult i64 %next, {self.width}",
-            "  br i1 %more, label %head, label %end",
-            "end:",
-            "  ret void",
-            "}",
-        ]
-        self.functions[name] = "\n".join(lines), []
-        return f"@each.{name}"
+    def _lane_by_lane(self, name: str, *values: Value) -> list[Value]:
+        out = values[0].changed(text="poison")
+        for lane in range(self.width):
+            texts = [self.register(f"extractelement {v}, i64 {lane}") for v in values]
+            numbers = (
+                v.changed(text=t, lanes=False)
+                for v, t in zip(values, texts, strict=True)
+            )
+            number = self.library(name, *numbers)
+            text = self.register(f"insertelement {out}, {number}, i64 {lane}")
+            out = out.changed(text=text)
+        return [out]
 
     def suffix(self, kind: str, lanes: bool = True) -> str:
         """Return how names of LLVM's functions end for a type."""

@@ -78,3 +78,32 @@ def test_refuses_with_the_line():
 
     with pytest.raises(ValueError, match=r"`eigh`.* \(line \d+ of .*test_kernel.py\)"):
         jax.vmap(ep.kernel(fn))(jnp.ones(3))
+
+
+def test_refuses_what_does_not_fit_on_the_stack():
+    def fn(x):
+        rows = [x * jnp.arange(250.0) for _ in range(9)]
+        return lax.scan(lambda c, r: (c + sum(r), None), x, rows)[0]
+
+    with pytest.raises(
+        ValueError, match="scans in `fn` take more than .* shorter scans"
+    ):
+        jax.vmap(ep.kernel(fn))(jnp.ones(3))
+
+
+def test_refuses_a_long_program():
+    def fn(x):
+        def step(_, y):
+            for _ in range(60):
+                y = y @ jnp.ones((15, 15)) * 0.1
+            return y
+
+        return lax.fori_loop(0, 3, step, x * jnp.ones(15))
+
+    with pytest.raises(ValueError, match="takes too long. .*Use smaller arrays"):
+        jax.vmap(ep.kernel(fn))(jnp.ones(3))
+
+
+def test_refuses_what_xla_does_better():
+    with pytest.raises(ValueError, match=r"shape \(300,\), and .* at most 250"):
+        jax.vmap(ep.kernel(lambda x: x * jnp.ones(300)))(jnp.ones(3))
