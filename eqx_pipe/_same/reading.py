@@ -20,6 +20,7 @@ import abc
 import collections
 import functools as ft
 import itertools as it
+import logging
 import pathlib
 import re
 import sys
@@ -73,6 +74,7 @@ _PARTS: dict[type, Callable[[Any], Any]] = {
     slice: lambda x: [x.start, x.stop, x.step],
     collections.deque: lambda x: [x.maxlen, [*x]],
     bytearray: lambda x: [bytes(x)],
+    logging.Logger: lambda x: [x.name],  # its handlers change no value
 }
 """The parts of objects of built-in classes."""
 _JAXPRS = ClosedJaxpr, jax.extend.core.Jaxpr
@@ -607,13 +609,11 @@ class _Disk(_Reading):
     def fixed(self, x: Any, at: _At) -> None:
         if isinstance(x, types.CodeType):
             text = code_text(x)
-        elif isinstance(x, _MODULE):
-            text = x.__name__
         elif isinstance(x, type) and not is_library_class(x):
             text = "class"  # its attributes follow
         elif isinstance(x, _JAXPRS):
             text = str(x)
-            if " at 0x" in text:  # it calls Python
+            if " at 0x" in text or "callback" in text:  # it calls Python
                 raise Unsure(x, at)
         else:
             known = x if hasattr(x, "__qualname__") else type(x)
