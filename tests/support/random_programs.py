@@ -9,7 +9,6 @@ import numpy as np
 from jax import lax
 
 
-
 def random_program(seed):
     """Return a function of two integers, three words, three floats and a flag."""
     rng = np.random.default_rng(seed)
@@ -76,20 +75,24 @@ def _integer(rng):
     return lambda s: {name: operation(s[name], s[other])}
 
 
+def _word(x):
+    return x.astype(jnp.uint32)
+
+
 def _words(rng):
     by = int(rng.integers(3))
     return _one_of(
         rng,
         [
             lambda s: {"w": s["w"] + jnp.roll(s["w"], by)},
-            lambda s: {"w": s["w"] * jnp.uint32(2654435761) ^ s["i"].astype(jnp.uint32)},
+            lambda s: {"w": s["w"] * jnp.uint32(2654435761) ^ _word(s["i"])},
             lambda s: {"w": s["w"] >> (s["w"][by] & 63)},
             lambda s: {"w": s["w"] << jnp.roll(s["w"], by) % 40},
             lambda s: {"w": lax.div(s["w"], jnp.flip(s["w"]) & 7)},
-            lambda s: {"w": s["w"].at[s["i"] % 3].add(s["j"].astype(jnp.uint32))},
+            lambda s: {"w": s["w"].at[s["i"] % 3].add(_word(s["j"]))},
             lambda s: {"w": jnp.full(3, s["w"][s["j"]]) + s["w"]},
             lambda s: {"w": lax.dynamic_update_slice(s["w"], s["w"][:2], (s["i"],))},
-            lambda s: {"w": jnp.cumsum(s["w"]), "i": jnp.argmax(s["w"]).astype("int32")},
+            lambda s: {"w": jnp.cumsum(s["w"]), "i": jnp.int32(jnp.argmax(s["w"]))},
             lambda s: {"w": jnp.where(s["b"], s["w"], jnp.max(s["w"]))},
         ],
     )
