@@ -84,8 +84,12 @@ def defaults(fn: types.FunctionType) -> dict[str, Any]:
 
 def _globals(fn: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
     for name in code_names(fn.__code__):
-        if name in fn.__globals__ and name in global_names(fn.__code__):
-            yield "global", name, fn.__globals__[name]
+        value = fn.__globals__.get(name)
+        # An attribute of a module may take an import.
+        if isinstance(value, types.ModuleType | types.NoneType):
+            continue
+        if name in global_names(fn.__code__):
+            yield "global", name, value
 
 
 @ft.lru_cache(1024)

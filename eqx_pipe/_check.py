@@ -153,15 +153,11 @@ def check_same(
 
 def check_carry(function: str, who: str, before: PyTree, after: PyTree) -> None:
     """Raise a `StructureError` unless a step returns a carry like the one it got."""
-    check_same(
-        function,
-        f"the carry that {who} returns differs from the carry that it got; first what "
-        "it got, then what it returned",
-        before,
-        after,
-        "Keep the structure, shapes and dtypes of the carry, for instance `0.0` in "
-        "place of `0`; return values that differ from step to step as outputs.",
-    )
+    wrong = f"the carry that {who} returns differs from the carry that it got; first "
+    wrong += "what it got, then what it returned"
+    cure = "Keep the structure, shapes and dtypes of the carry, for instance `0.0` in "
+    cure += "place of `0`; return values that differ from step to step as outputs."
+    check_same(function, wrong, before, after, cure)
 
 
 def check_dense(function: str, subject: str, tree: PyTree, cure: str) -> None:
@@ -177,16 +173,12 @@ def check_dense(function: str, subject: str, tree: PyTree, cure: str) -> None:
 
 
 def common_size(
-    function: str,
-    subject: str,
-    tree: PyTree,
-    axes: int | Sequence[int | None],
-    cure: str,
+    function: str, what: str, tree: PyTree, axes: int | Sequence[int | None], cure: str
 ) -> int:
     """Return the size of all arrays along their axes; raise unless it is the same.
 
     `axes` is one axis for all leaves, or one for each, `None` for leaves that do not
-    count. `subject` names the tree in errors.
+    count. `what` names the tree in errors.
     """
     sizes, wrong = {}, []
     leaves = leaves_with_names(tree)
@@ -194,7 +186,7 @@ def common_size(
     for (name, leaf), axis in zip(leaves, each, strict=True):
         if axis is None:
             continue
-        part = f"{f'`.{name}`' if name else subject} is {leaf_text(leaf)}"
+        part = f"{f'`.{name}`' if name else what} is {leaf_text(leaf)}"
         if -leaf.ndim <= axis < leaf.ndim:
             size = leaf.shape[axis]
             sizes[f"{part}: {size} along axis {axis}"] = size
@@ -202,10 +194,6 @@ def common_size(
             wrong.append(f"{part} and has no axis {axis}")
     if not wrong and len(set(sizes.values())) == 1:
         return next(iter(sizes.values()))
-    wrong = wrong or list(sizes)
-    raise structure_error(
-        function,
-        f"{subject} cannot be split:"
-        + (bullets(wrong) if wrong else " it contains no arrays."),
-        cure,
-    )
+    lines = wrong or list(sizes)
+    why = bullets(lines) if lines else " it contains no arrays."
+    raise structure_error(function, f"{what} cannot be split:{why}", cure)

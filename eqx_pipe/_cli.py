@@ -208,7 +208,7 @@ def _train_verify(files: Files) -> tuple[str, int]:
 def _show(options: argparse.Namespace) -> tuple[str, int]:
     """Write the page, or serve it until Ctrl-C."""
     stores = options.store, *([options.after] if options.after else [])
-    page = Page("show", *stores, by=options.by, mode=options.mode)
+    page = Page(*stores, by=options.by, mode=options.mode)
     if options.out:
         Path(options.out).write_text(page.html, "utf-8")
         return f"{page.path}: {options.out}", 0

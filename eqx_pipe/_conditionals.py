@@ -304,12 +304,8 @@ def _bind(
     """
     if owners is None:
         owners = (None,) * len(branches[0].out_avals)
-    return choose_p.bind(
-        index,
-        *operands,
-        branches=tuple(_as_varying(branches, operands)),
-        owners=tuple(owners),
-    )
+    branches = tuple(_as_varying(branches, operands))
+    return choose_p.bind(index, *operands, branches=branches, owners=tuple(owners))
 
 
 def _as_varying(
@@ -590,14 +586,10 @@ def _guard(
     values = list(it.compress(operands, batched))
     # Without gradients: those of the copies would be added to those of the lane.
     spare = _lanes(_first_lane)(mask, list(map(lax.stop_gradient, values)))
-    guarded = [
-        lax.select(broadcast_mask(mask, x), x, jnp.broadcast_to(s, x.shape))
-        for x, s in zip(values, spare, strict=True)
-    ]
+    guarded = [_by_lane(mask, x, s) for x, s in zip(values, spare, strict=True)]
     pairs = zip(operands, batched, strict=True)
-    return fill(
-        [x if b else _masked_operand(mask, x) for x, b in pairs], batched, guarded
-    )
+    others = [x if b else _masked_operand(mask, x) for x, b in pairs]
+    return fill(others, batched, guarded)
 
 
 def _select(masks: Sequence[Bool[Array, " batch"]], choices: Sequence[Any]) -> Any:
@@ -605,10 +597,13 @@ def _select(masks: Sequence[Bool[Array, " batch"]], choices: Sequence[Any]) -> A
     shape = (masks[0].shape[0], *choices[0].shape[1:])
     out = jnp.broadcast_to(choices[-1], shape)
     for mask, choice in zip(masks[:-1], choices[:-1], strict=True):
-        out = lax.select(
-            broadcast_mask(mask, out), jnp.broadcast_to(choice, shape), out
-        )
+        out = _by_lane(mask, jnp.broadcast_to(choice, shape), out)
     return out
+
+
+def _by_lane(mask: Bool[Array, " batch"], x: Any, other: Any) -> Any:
+    """Return `x` in the lanes of the mask, and `other` in the other lanes."""
+    return lax.select(broadcast_mask(mask, x), x, jnp.broadcast_to(other, x.shape))
 
 
 # Only "fancy" rules get the name and the size of the batch axis.
@@ -641,7 +636,7 @@ def _batch_masked(args: Any, dims: Any, *, is_tangent: bool) -> Any:
         return x, 0
     is_open = mask.any(tuple(range(1, mask.ndim)))
     other = jnp.zeros_like(x) if is_tangent else _of_one_open(is_open, x)
-    x = lax.select(broadcast_mask(is_open, x), x, other)
+    x = _by_lane(is_open, x, other)
     # Bound again, since an outer `vmap` may have members in which no mask is true.
     return _masked_operand(is_open, x, is_tangent=is_tangent), 0
 
@@ -649,8 +644,7 @@ def _batch_masked(args: Any, dims: Any, *, is_tangent: bool) -> Any:
 def _of_one_open(is_open: Any, x: Any) -> Any:
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         return x  # draws from any key are valid
-    first = lax.dynamic_index_in_dim(x, jnp.argmax(is_open), keepdims=True)
-    return jnp.broadcast_to(lax.stop_gradient(first), x.shape)
+    return lax.stop_gradient(lax.dynamic_index_in_dim(x, jnp.argmax(is_open)))
 
 
 def _jvp_masked(primals: Any, tangents: Any, *, is_tangent: bool) -> Any:
@@ -674,9 +668,8 @@ def _identity(mask: Any, x: Any, *, is_tangent: bool) -> Any:
 register(masked_operand_p.name, Entry("operation", flow=lambda _, __, marks: marks[1:]))
 masked_operand_p.def_impl(_identity)
 masked_operand_p.def_abstract_eval(_identity)
-mlir.register_lowering(
-    masked_operand_p, mlir.lower_fun(_identity, multiple_results=False)
-)
+_lowered = mlir.lower_fun(_identity, multiple_results=False)
+mlir.register_lowering(masked_operand_p, _lowered)
 key_reuse_signatures[masked_operand_p] = KeyReuseSignature(Forward(1, 0))
 ad.primitive_jvps[masked_operand_p] = _jvp_masked
 ad.primitive_transposes[masked_operand_p] = _transpose_masked
@@ -720,10 +713,7 @@ def _lanes(inner: Any) -> Any:
             is_open = mask.reshape(axis_size, -1).any(1)
             first = jnp.argmax(is_open)
             spare = [lax.dynamic_index_in_dim(x, first) for x in picked]
-            return [
-                lax.select(broadcast_mask(is_open, x), x, jnp.broadcast_to(s, x.shape))
-                for x, s in zip(picked, spare, strict=True)
-            ]
+            return [_by_lane(is_open, x, s) for x, s in zip(picked, spare, strict=True)]
 
         # Also with a rule for the next level: `vmap` would batch a plain `outer`
         # operation by operation.
@@ -794,10 +784,7 @@ def _jvp(primals: Any, tangents: Any, *, branches: Any, owners: Any) -> Any:
 
 
 def _linearize(
-    branch: ClosedJaxpr,
-    operands: Sequence[Any],
-    moves: Sequence[bool],
-    inexact: Sequence[bool],
+    branch: ClosedJaxpr, operands: Sequence[Any], moves: list[bool], inexact: list[bool]
 ) -> _Linearized:
     structure = None
 

@@ -27,11 +27,7 @@ def as_path(function: str, path: object, argument: str = "path") -> Path:
             path = Path(os.path.realpath(Path(*path.parts[:up])), *path.parts[up:])
         return path
     except OSError as error:
-        raise FileNotFoundError(
-            message(
-                function,
-                f"`{argument}` is {text!r}, relative to a current folder that does not "
-                f"exist ({error}).",
-                "Give an absolute path, or change to a folder that exists.",
-            )
-        ) from error
+        wrong = f"`{argument}` is {text!r}, relative to a current folder that does not "
+        wrong += f"exist ({error})."
+        cure = "Give an absolute path, or change to a folder that exists."
+        raise FileNotFoundError(message(function, wrong, cure)) from error

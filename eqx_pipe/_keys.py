@@ -139,11 +139,9 @@ def check_key(function: str, key: Any, *, required: bool = False) -> None:
                 return
         elif key.dtype == jnp.uint32 and key.ndim == 1:
             return
-    several = (
-        " For a batch give one key to `eqx_pipe.batched(pipe)`, or, as `jax.vmap` maps "
-        "keyword arguments too, one to each example: `jax.vmap(pipe)(xs, "
-        "key=jax.random.split(key, len(xs)))`."
-    )
+    several = " For a batch give one key to `eqx_pipe.batched(pipe)`, or, as "
+    several += "`jax.vmap` maps keyword arguments too, one to each example: "
+    several += "`jax.vmap(pipe)(xs, key=jax.random.split(key, len(xs)))`."
     wrong = f"`key` is {describe_value(key)}, which is not a single PRNG key."
     cure = "Give one made by `jax.random.key(seed)`." + (several if is_array else "")
     raise type_error(function, wrong, cure)
@@ -169,12 +167,10 @@ def check_draws(function: str, subject: str, keys: Any) -> None:
 
 def rbg_error(function: str, subject: str, kind: Any = "rbg") -> ValueError:
     """Return the error for keys whose draws depend on each other under `vmap`."""
-    return value_error(
-        function,
-        f"{subject} of the kind `{kind}`, whose draws under `vmap` differ from those "
-        "of a single point.",
-        "Use `jax.random.key(seed, impl='threefry2x32')`.",
-    )
+    wrong = f"{subject} of the kind `{kind}`, whose draws under `vmap` differ from "
+    wrong += "those of a single point."
+    cure = "Use `jax.random.key(seed, impl='threefry2x32')`."
+    return value_error(function, wrong, cure)
 
 
 def is_rbg(keys: Any) -> bool:

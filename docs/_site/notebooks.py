@@ -21,8 +21,8 @@ import eqx_pipe
 
 _EXAMPLES = Path(__file__).parents[2] / "examples"
 _MARK = re.compile(r"^# %%( \[markdown\])?\n", re.MULTILINE)
-_LIST = re.compile(r"^Whole experiments: .*?\n\n", re.MULTILINE | re.DOTALL)
-"""The list of examples in the README, which the start page shows as pictures."""
+_GALLERY = "<!-- gallery -->\n"
+"""The line of the README in whose place the start page shows all examples."""
 
 
 class Cell(NamedTuple):
@@ -43,13 +43,15 @@ def cells(text: str) -> Iterator[Cell]:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add a page for each example, its pictures and notebook, and the gallery."""
+    import jax
     import matplotlib
 
     eqx_pipe.use_cpu_devices(8)
     matplotlib.use("agg")
     cards = []
-    for name in _listed():
-        path = _EXAMPLES / name
+    for path in (_EXAMPLES / f"{name}.py" for name in _listed()):
+        # All but one compile longer than they run.
+        jax.config.update("jax_disable_most_optimizations", path.stem != "digits")
         found = list(cells(path.read_text()))
         text, pictures = _page(path.stem, found)
         cards.append(_card(path.stem, found[0].source, next(iter(pictures))))
@@ -59,18 +61,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     gallery = File.generated(config, "examples/index.md", content=_gallery(cards))
     files.append(gallery)
     start = files.get_file_from_path("index.md")
-    text, replaced = _LIST.subn(lambda _: _start(cards), start.content_string)
-    assert replaced == 1, "the README has no list of examples"
-    start.content_string = text
+    assert start.content_string.count(_GALLERY) == 1, "the README has no gallery"
+    start.content_string = start.content_string.replace(_GALLERY, _strip(cards))
     return files
 
 
 def _listed() -> list[str]:
-    """Return the files of the examples in the order of the README."""
-    readme = (_EXAMPLES.parent / "README.md").read_text()
-    files = re.findall(r"\(examples/(\w+\.py)\)", readme)
-    assert sorted(files) == sorted(path.name for path in _EXAMPLES.glob("*.py"))
-    return files
+    """Return the names of the examples in the order of `mkdocs.yml`."""
+    text = (_EXAMPLES.parent / "mkdocs.yml").read_text()
+    names = [n for n in re.findall(r"examples/(\w+)\.md", text) if n != "index"]
+    assert sorted(names) == sorted(path.stem for path in _EXAMPLES.glob("*.py"))
+    return names
 
 
 def _card(name: str, text: str, picture: str) -> str:
@@ -86,26 +87,26 @@ def _card(name: str, text: str, picture: str) -> str:
 """
 
 
-def _start(cards: list[str]) -> str:
-    """Return the part of the start page that shows all examples."""
-    moved = re.sub(r"\((?=[\w-]+\.(?:md|png)\))", "(examples/", _grid(cards))
-    return f"## Examples\n\n{moved}\n"
-
-
-def _grid(cards: list[str]) -> str:
-    """Return pictures that lead to the examples."""
-    items = "\n".join(cards)
-    return f'<div class="grid cards" markdown>\n\n{items}\n</div>\n'
+def _strip(cards: list[str]) -> str:
+    """Return a row of the pictures of all examples, for the start page."""
+    links = "\n".join(card.partition("\n")[0].removeprefix("-   ") for card in cards)
+    moved = re.sub(r"\((?=[\w-]+\.(?:md|png)\))", "(examples/", links)
+    return f'<div class="strip" markdown>\n\n{moved}\n\n</div>\n'
 
 
 def _gallery(cards: list[str]) -> str:
     """Return the page that shows all examples."""
+    items = "\n".join(cards)
     return f"""# Examples
 
 Each example is a whole experiment on real data. The site runs it, and each page has a
 notebook to download. In a clone, `pip install '.[examples]'` installs the packages.
 
-{_grid(cards)}"""
+<div class="grid cards" markdown>
+
+{items}
+</div>
+"""
 
 
 def _page(name: str, found: list[Cell]) -> tuple[str, dict[str, bytes]]:

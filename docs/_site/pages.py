@@ -1,10 +1,14 @@
-"""Add the pages outside `docs/` to the site, such as the README."""
+"""Add the pages outside `docs/` to the site, such as the README, and all as plain text.
+
+`llms.txt` lists the pages with their first paragraphs; `llms-full.txt` contains them.
+"""
 
 import re
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 
 _ROOT = Path(__file__).parents[2]
@@ -38,11 +42,38 @@ def on_page_markdown(
     markdown: str, page: Page, config: MkDocsConfig, files: Files
 ) -> str:
     """Return a page of `docs/` with links to the pages that live elsewhere."""
+    _WRITTEN[page.file.src_uri] = markdown
     if page.file.generated_by is not None:
         return markdown
     if page.file.src_uri.startswith("api/"):
         markdown = _ENTRY.sub(_to_docstring, markdown)
     return _moved(markdown, f"docs/{page.file.src_uri}")
+
+
+_WRITTEN: dict[str, str] = {}
+"""The text of each page of the build."""
+_ORDER: list[str] = []
+"""The pages in the order of the navigation."""
+
+
+def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
+    """Note the order of the pages."""
+    _ORDER[:] = [page.file.src_uri for page in nav.pages]
+    return nav
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write the pages as plain text, in one file, and a list of them."""
+    site, entries = Path(config.site_dir), []
+    for uri, text in ((uri, _WRITTEN[uri]) for uri in _ORDER):
+        title = re.search(r"^# (.*)", text, re.MULTILINE)[1]
+        found = re.search(r"\n\n([A-Z*].*?)\n\n", text + "\n\n", re.DOTALL)
+        summary = _LINK.sub(r"\2", " ".join(found[1].split())) if found else ""
+        html = f"{config.site_url}{uri.removesuffix('.md')}.html"
+        entries.append(f"- [{title}]({html}): {summary}\n")
+    head = f"# {config.site_name}\n\n> {config.site_description}\n\n## Pages\n\n"
+    (site / "llms.txt").write_text(head + "".join(entries))
+    (site / "llms-full.txt").write_text("\n\n".join(map(_WRITTEN.get, _ORDER)))
 
 
 def _to_docstring(found: re.Match[str]) -> str:

@@ -37,7 +37,7 @@ def main(*pages: str) -> None:
         variables = variables_of((ROOT / page).read_text())
         for name, file in plots.items():
             figure = variables[name].figure
-            figure.set_size_inches(6, 3)
+            figure.set_size_inches((7.5, 2.6) if page == "README.md" else (6, 3))
             path = ROOT / "docs/assets" / f"{file}.png"
             figure.savefig(path, dpi=120, bbox_inches="tight")
 

@@ -1,9 +1,9 @@
 """Write `docs/api/`: `python docs/_site/reference.py`.
 
-A page lists the names of a module, or of a part of `eqx_pipe`, with the first lines of
-their docstrings and links to the source, so that it can be read without building the
-site. Below, the site shows the whole docstrings. `tests/package/test_house.py` compares
-the pages with the code.
+A page has a section for each concept of a module, or of a part of `eqx_pipe`: a table
+of its names, with the first lines of their docstrings and links to the source, so that
+it can be read without building the site, and then what the site replaces by docstrings.
+`tests/package/test_house.py` compares the pages with the code.
 """
 
 import importlib
@@ -14,9 +14,52 @@ import eqx_pipe
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "api"
+CONCEPTS = {
+    "compose": {
+        "One after the other, side by side": "chain parallel residual weighted gated",
+        "Choices": "cond switch",
+        "Layers, steps, batches, members": "repeat scan batched ensemble",
+        "Several inputs": "graph feed at",
+        "Parameters": "trainable frozen tied precision",
+        "Look inside": "summary outputs Summary",
+        "Stages and their errors": "Stage Composite StructureError SweepError "
+        "MissingKeyError",
+    },
+    "sweep": {
+        "Run": "sweep train Training vmap vmap_space sweeper Sweeper kernel refill "
+        "use_cpu_devices",
+        "Results": "SweepResult Best TrainResult show Page",
+        "Spaces": "Space sobol",
+        "Axes": "Linspace Geomspace Values Static Seeds Random Uniform LogUniform "
+        "Mapped Axis",
+        "Before a run": "plan SweepPlan plan_train program ProgramPlan topology",
+    },
+    "search": {
+        "Searches": "explore SearchResult Optuna Evosax Adaptive Design Method",
+        "Schedulers of trainings": "Halving PBT Population",
+    },
+    "reduce": {
+        "Moments": "Mean Var Sum",
+        "Extremes": "Min Max ArgMin ArgMax TopK Extreme",
+        "Distributions": "Histogram Quantile",
+        "Your own": "Reducer",
+    },
+    "sharding": {
+        "Place arrays": "AxisRules shard init_sharded constrain",
+        "Run on meshes": "parallelize pipelined",
+    },
+    "data": {"Batches": "Loader ArraySource Cursor Epoch"},
+    "testing": {
+        "Checks": "check_function check_axis check_reducer check_loader check_method "
+        "assert_compiles",
+        "Arguments and strategies": "given_typed arguments arrays from_jaxtyping keys",
+    },
+}
+"""The sections of each page, and the names in them, in their order."""
+
 TITLES = {
     "compose": "Composing",
-    "sweep": "Spaces and sweeps",
+    "sweep": "Sweeps and trainings",
     "search": "Searches",
     "reduce": "Reductions",
     "sharding": "Sharding",
@@ -49,28 +92,44 @@ def pages() -> dict[str, str]:
 
 
 def page_of(page: str) -> str:
-    """Return a page: a table of names, then what the site replaces by docstrings."""
-    rows, blocks = [], []
-    for public, value in entries(page):
-        name = public.rpartition(".")[2]
-        rows.append(row(call(public, value), value))
-        rows += [row(call(f"{name}.{n}", m), m) for n, m in methods(value)]
-        # The path of the definition: a public path such as `eqx_pipe.chain` leads to
-        # the file `chain.py` if it has the name of its function. Links use the public
-        # path, an anchor.
-        defined = f"{value.__module__}.{name}"
-        anchor = f"[](){{#{public}}}\n\n" if public != defined else ""
-        blocks.append(f"{anchor}::: {defined}\n{options(value)}")
-    table = ["| call, without its options | purpose |", "|---|---|", *rows]
+    """Return a page: for each concept a table, then what the site replaces."""
     intro = (
-        "On the site the links lead to the docstrings below this table, and in the "
-        "repository\nto the source."
+        "The links of a table lead to the docstrings on the site, and to the source in "
+        "the\nrepository."
     )
-    return "\n".join([f"# {TITLES[page]}\n", f"{intro}\n", *table, "", *blocks])
+    parts = [f"# {TITLES[page]}\n\n{intro}\n"]
+    for concept, found in sections(page).items():
+        rows = [row(call(path, value), value) for path, value in found]
+        table = "\n".join(
+            ["| call, without its options | purpose |", "|---|---|", *rows]
+        )
+        blocks = "\n".join(block(path, value) for path, value in found)
+        parts.append(f"## {concept}\n\n{table}\n\n{blocks}")
+    return "\n".join(parts)
+
+
+def block(path: str, value: object) -> str:
+    """Return what the site replaces by the docstring of a name.
+
+    The path of the definition: a public path such as `eqx_pipe.chain` leads to the file
+    `chain.py` if it has the name of its function. Links use the public path, an anchor.
+    """
+    defined = f"{value.__module__}.{path.rpartition('.')[2]}"
+    anchor = f"[](){{#{path}}}\n\n" if path != defined else ""
+    return f"{anchor}::: {defined}\n{options(value)}"
+
+
+def sections(page: str) -> dict[str, list[tuple[str, object]]]:
+    """Return the path and value of each name by its concept."""
+    found = {path.rpartition(".")[2]: (path, value) for path, value in entries(page)}
+    names = {c: text.split() for c, text in CONCEPTS[page].items()}
+    if lacking := found.keys() - {name for listed in names.values() for name in listed}:
+        raise ValueError(f"list {sorted(lacking)} in `CONCEPTS[{page!r}]`")
+    return {c: [found[n] for n in listed if n in found] for c, listed in names.items()}
 
 
 def entries(page: str) -> list[tuple[str, object]]:
-    """Return the path and value of each public name of a page, functions first."""
+    """Return the path and value of each public name of a page."""
     if page in ("compose", "sweep"):
         values = {n: getattr(eqx_pipe, n) for n in eqx_pipe.__all__}
         values = {n: v for n, v in values.items() if not inspect.ismodule(v)}
@@ -82,7 +141,7 @@ def entries(page: str) -> list[tuple[str, object]]:
         values = {n: v for n, v in values.items() if not inspect.ismodule(v)}
         found = [(f"eqx_pipe.{page}.{n}", v) for n, v in values.items()]
     found += returned([value for _, value in found], page)
-    return sorted(found, key=lambda entry: (inspect.isclass(entry[1]), entry[0]))
+    return found
 
 
 def returned(values: list[object], page: str) -> list[tuple[str, object]]:
@@ -143,7 +202,7 @@ def call(path: str, value: object) -> str:
     if short.startswith("ep._"):  # users do not import it
         short = name
     kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    if name in RETURNED or isinstance(value, property) or not callable(value):
+    if name in RETURNED or not callable(value):
         return f"`{short}`"
     if inspect.isclass(value) and (
         issubclass(value, Exception) or inspect.isabstract(value)
@@ -151,8 +210,6 @@ def call(path: str, value: object) -> str:
         return f"`{short}`"
     needed = []
     for p in inspect.signature(value).parameters.values():
-        if p.name in ("self", "cls"):
-            continue
         if p.kind is inspect.Parameter.VAR_POSITIONAL:
             needed.append(f"*{p.name}")
         elif p.kind not in kinds and p.default is p.empty:
@@ -163,7 +220,6 @@ def call(path: str, value: object) -> str:
 
 def row(name: str, value: object) -> str:
     """Return a row of a table: a linked name, and the first line of its docstring."""
-    value = value.fget if isinstance(value, property) else value
     summary = (inspect.getdoc(value) or "").split("\n\n")[0].replace("\n", " ")
     # The strategies of hypothesis have no source of their own, but a module.
     source = Path(importlib.import_module(value.__module__).__file__)

@@ -89,10 +89,8 @@ Broadcast: TypeAlias = str | Sequence[str]
 
 def read_broadcast(function: str, broadcast: Broadcast) -> tuple[str, ...]:
     """Return the names of the entries that are broadcast."""
-    cure = (
-        "Give the names of the entries that are only read, as "
-        '`broadcast=("mask", "memory")`. (A stage cannot have the name `broadcast`.)'
-    )
+    cure = 'Give the names of the entries that are only read, as `broadcast=("mask", '
+    cure += '"memory")`. (A stage cannot have the name `broadcast`.)'
     check_is(function, "broadcast", broadcast, str | list | tuple, cure)
     names = (broadcast,) if isinstance(broadcast, str) else tuple(broadcast)
     for name in names:
@@ -221,15 +219,9 @@ def feed(stage: StageLike, *inputs: str, **keywords: str) -> Feed:
             check_name("feed", argument, name)
     by = [f"`{name}`" for name in inputs]
     by += [f"`{keyword}={name}`" for keyword, name in keywords.items()]
-    module = as_stage(
-        "feed",
-        "stage",
-        stage,
-        "Name the inputs in the order in which the stage takes them, or by its names: "
-        '`feed(layer, "x", mask="mask")`; those of a pipeline by its names alone: '
-        '`feed(pipe, x="x", mask="mask")`.',
-        num_inputs=len(inputs),
-        named=tuple(keywords),
-        inputs=", ".join(by) or "no input",
-    )
+    cure = "Name the inputs in the order in which the stage takes them, or by its "
+    cure += 'names: `feed(layer, "x", mask="mask")`; those of a pipeline by its names '
+    cure += 'alone: `feed(pipe, x="x", mask="mask")`.'
+    num, named, text = len(inputs), tuple(keywords), ", ".join(by) or "no input"
+    module = as_stage("feed", "stage", stage, cure, num, named, text)
     return Feed(module, inputs, tuple(keywords.items()))

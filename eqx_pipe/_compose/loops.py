@@ -128,11 +128,11 @@ class Stacked(Container):
 
 def _each_array(fn: Callable[..., Array], tree: PyTree, *others: PyTree) -> PyTree:
     """Map over the arrays of trees; other leaves come from the first tree."""
-    return jtu.tree_map(
-        lambda leaf, *more: fn(leaf, *more) if eqx.is_array(leaf) else leaf,
-        tree,
-        *others,
-    )
+
+    def one(leaf: Any, *more: Any) -> Any:
+        return fn(leaf, *more) if eqx.is_array(leaf) else leaf
+
+    return jtu.tree_map(one, tree, *others)
 
 
 def read_stacked(
@@ -199,11 +199,9 @@ def _takes_keyword(function: str, make: Any) -> bool:
         return True
     wrong = why_not(make, 1)
     if wrong:
-        raise type_error(
-            function,
-            f"`make` cannot be called with one key: {wrong}.",
-            "Wrap it: `lambda key: Layer(..., key=key)`.",
-        )
+        wrong = f"`make` cannot be called with one key: {wrong}."
+        cure = "Wrap it: `lambda key: Layer(..., key=key)`."
+        raise type_error(function, wrong, cure)
     return False
 
 
@@ -305,13 +303,10 @@ def _loop(
         scanned, carried = (state, None) if stacked else (None, state)
         return (eqx.filter(y, eqx.is_array), carried), (scanned, passes.arrays())
 
-    (carry, carried), (scanned, values) = jax.lax.scan(
-        with_remat(body, pipe.remat),
-        (carry, carried),
-        (parts, scanned, index),
-        size,
-        unroll=pipe.unroll,
-    )
+    step = with_remat(body, pipe.remat)
+    first, steps = (carry, carried), (parts, scanned, index)
+    last, (scanned, values) = jax.lax.scan(step, first, steps, size, unroll=pipe.unroll)
+    carry, carried = last
     passes.end(values)
     state = put_back(scanned if stacked else carried)
     return eqx.combine(carry, constant), state
@@ -319,14 +314,10 @@ def _loop(
 
 def check_output(function: str, scope: Scope, x: PyTree, y: PyTree) -> None:
     """Raise unless the output of a stage can be the input of the next one."""
-    check_same(
-        function,
-        f"the output of the stage{scope.where} differs from its input; first what it "
-        "got, then what it returned",
-        x,
-        y,
-        "Return the structure, shapes and dtypes of the input, or use `chain`.",
-    )
+    wrong = f"the output of the stage{scope.where} differs from its input; first what "
+    wrong += "it got, then what it returned"
+    cure = "Return the structure, shapes and dtypes of the input, or use `chain`."
+    check_same(function, wrong, x, y, cure)
 
 
 def with_remat(body: Callable[..., Any], remat: bool | Fixed) -> Callable[..., Any]:
@@ -620,14 +611,9 @@ class Scan(Composite):
             after = eqx.filter(after, eqx.is_array)
             return (after, cell_state), passes.arrays(y)
 
-        (carry, cell_state), values = jax.lax.scan(
-            body,
-            (carry, cell_state),
-            (xs, index),
-            size,
-            reverse=self.reverse,
-            unroll=self.unroll,
-        )
+        first, steps = (carry, cell_state), (xs, index)
+        how: Any = {"reverse": self.reverse, "unroll": self.unroll}
+        (carry, cell_state), values = jax.lax.scan(body, first, steps, size, **how)
         carry, y = eqx.combine(carry, fixed), passes.end(values)
         returned = {"sequence": y, "carry": carry, "both": (carry, y)}
         return returned[self.returns], put_back(cell_state)
@@ -753,17 +739,11 @@ def scan(
 def _read_cell(cell: StageLike) -> AnyStage:
     """Return the cell as a module; raise unless it takes a carry and an input."""
     named = ("carry", "x") if is_composite(cell) else ()
-    return as_stage(
-        "scan",
-        "cell",
-        cell,
-        "Give a function of the carry and one step of the input that returns "
-        "`(carry, y)`. To apply a stage to each step alone, use "
-        "`eqx_pipe.batched(stage)`.",
-        num_inputs=0 if named else 2,
-        named=named,
-        inputs="a carry and a step of the input",
-    )
+    num, inputs = 0 if named else 2, "a carry and a step of the input"
+    cure = "Give a function of the carry and one step of the input that returns "
+    cure += "`(carry, y)`. To apply a stage to each step alone, use "
+    cure += "`eqx_pipe.batched(stage)`."
+    return as_stage("scan", "cell", cell, cure, num, named, inputs)
 
 
 _EXAMPLES = (

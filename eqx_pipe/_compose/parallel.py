@@ -108,11 +108,7 @@ class Merge(eqx.Module):
 
 
 def merged(
-    container: "Parallel | Any",
-    outputs: Sequence[PyTree],
-    state: MaybeState,
-    scope: Scope,
-    count: Any,
+    container: Any, outputs: list[PyTree], state: MaybeState, scope: Scope, count: Any
 ) -> Output:
     """Merge the outputs of the stages of a `Parallel` or `Gated` into one.
 
@@ -161,10 +157,8 @@ def read_merge(
     check_is(function, "axis", axis, SupportsIndex, cure)
     stage = None
     if not isinstance(merge, str):
-        cure = (
-            'Give a name, such as `"sum"`, or a function of the tuple of outputs: '
-            "`lambda outputs: outputs[0] + outputs[1]`."
-        )
+        cure = 'Give a name, such as `"sum"`, or a function of the tuple of outputs: '
+        cure += "`lambda outputs: outputs[0] + outputs[1]`."
         check_callable(function, "merge", merge, cure)
         stage = as_stage(function, "merge", merge, cure)
         reserved = (*reserved, "merge")
@@ -188,13 +182,11 @@ def _check_axis(function: str, merge: Merge, path: str, tree: PyTree) -> None:
     for name, leaf in leaves_with_names(tree):
         num_axes = leaf.ndim + (merge.name == "stack")
         if not -num_axes <= merge.axis < num_axes:
-            wrong = f"{_of_leaf(name)}the output of `{path}` is {leaf_text(leaf)}"
+            wrong = f"`axis` is {merge.axis}, and {_of_leaf(name)}the output of "
+            wrong += f"`{path}` is {leaf_text(leaf)}."
             cure = f"Give `axis` from {-num_axes} to {num_axes - 1}."
-            raise value_error(
-                function,
-                f"`axis` is {merge.axis}, and {wrong}.",
-                cure if num_axes else 'Scalars are joined by `merge="stack"`.',
-            )
+            cure = cure if num_axes else 'Scalars are joined by `merge="stack"`.'
+            raise value_error(function, wrong, cure)
 
 
 SUM_BY_CALLABLE = (
@@ -203,14 +195,9 @@ SUM_BY_CALLABLE = (
 
 
 def check_arrays(
-    function: str,
-    path: str,
-    tree: PyTree,
-    operation: str,
-    more: str = ".",
-    keys: bool = False,
+    function: str, path: str, tree: PyTree, merge: str, more: str, keys: bool = False
 ) -> None:
-    """Raise unless an operation supports every leaf: arrays, and PRNG keys if `keys`.
+    """Raise unless a merge supports every leaf: arrays, and PRNG keys if `keys`.
 
     `more` is a second fix, for the message.
     """
@@ -223,7 +210,7 @@ def check_arrays(
         # Not `is_array`, which accepts NumPy text too.
         if not isinstance(leaf, jax.Array) or (is_key_array(leaf) and not keys):
             sparse = f"a sparse {type(leaf).__name__} " if is_sparse(leaf) else ""
-            wrong = f"`{operation}` does not support {_of_leaf(name)}the output of "
+            wrong = f"`{merge}` does not support {_of_leaf(name)}the output of "
             wrong += f"`{path}`, which is {sparse}{leaf_text(leaf)}."
             cure = "Apply the stages to the other entries only, by `eqx_pipe.at`" + more
             raise type_error(function, wrong, cure)
@@ -251,11 +238,8 @@ def check_agree(
         for line in differences(trees[0], tree, free_axis)
     ]
     if lines:
-        raise structure_error(
-            function,
-            f"the outputs to combine differ:{bullets(lines)}",
-            "Append a stage to one of them" + cure,
-        )
+        wrong = f"the outputs to combine differ:{bullets(lines)}"
+        raise structure_error(function, wrong, f"Append a stage to one of them{cure}")
 
 
 class Parallel(Container):
@@ -388,10 +372,8 @@ class Weighted(Container):
 
 def _read_weights(path: str, weights: PyTree, size: int) -> Float[Array, " stages"]:
     """Return one float per stage; raise unless there is one real number per stage."""
-    cure = (
-        f"Give one weight per stage: float32[{size}]. For weights per example wrap the "
-        "stage in `batched`."
-    )
+    cure = f"Give one weight per stage: float32[{size}]. For weights per example wrap "
+    cure += "the stage in `batched`."
     if not isinstance(weights, jax.Array) or weights.shape != (size,):
         wrong = f"`{path}` is {tree_text(weights)} for {size} stages."
         raise structure_error("weighted", wrong, cure)

@@ -257,7 +257,7 @@ class Loader(eqx.Module):
         drop_remainder: bool | np.bool_ = False,
         sharding: NamedSharding | None = None,
     ):
-        records = as_source("data.Loader", "source", source)
+        records = as_source(source)
         check_int("data.Loader", "batch_size", batch_size, 1)
         check_bool("data.Loader", "shuffle", shuffle)
         check_bool("data.Loader", "drop_remainder", drop_remainder)
@@ -501,9 +501,8 @@ def as_words(
 ) -> UInt32[np.ndarray, "words *n"]:
     """Return numbers below `size` as a `Selection` holds them."""
     numbers = np.asarray(numbers, np.uint64)
-    low, high = numbers & np.uint64(2**32 - 1), numbers >> np.uint64(32)
-    words = [high, low] if size > 2**32 else [low]
-    return np.stack(words).astype(np.uint32)
+    words = [numbers >> np.uint64(32), numbers] if size > 2**32 else [numbers]
+    return np.array(words).astype(np.uint32)  # keeps the lower 32 bits
 
 
 # Inside a program.

@@ -221,14 +221,15 @@ def interpret(
     values: dict[Any, Any] = dict(zip(inner.constvars, consts, strict=True))
     values |= zip(inner.invars, inputs, strict=True)
     for eqn in inner.eqns:
-        outputs = rule(eqn, _read(eqn.invars, values, constant))
+        outputs = rule(eqn, read(eqn.invars, values, constant))
         values |= zip(eqn.outvars, outputs, strict=True)
-    return _read(inner.outvars, values, constant)
+    return read(inner.outvars, values, constant)
 
 
-def _read(
-    atoms: Sequence[Any], values: dict[Any, Any], constant: Callable[[Any], Any]
+def read(
+    atoms: Sequence[Any], values: dict, constant: Callable[[Any], Any] = lambda x: x
 ) -> list[Any]:
+    """Return the values of operands; `constant` converts literals."""
     return [constant(a.val) if is_literal(a) else values[a] for a in atoms]
 
 

@@ -26,6 +26,7 @@ from .jaxpr import (
     as_function,
     is_literal,
     open_jaxpr,
+    read,
     rebind,
     sub_jaxprs,
     trace,
@@ -157,7 +158,7 @@ class Split:
         loop, values = self.loops[k], self._values(inputs, state)
         _run(loop.before, values)
         held = [as_data(jnp.asarray(values[v])) for v in loop.held]
-        carried = _read(loop.eqn.invars[_carried(loop.eqn)], values)
+        carried = read(loop.eqn.invars[_carried(loop.eqn)], values)
         made: list[Any] = loop.eqn.outvars
         # An initial carry may be a Python number, or have a weak type.
         carry = [
@@ -180,7 +181,7 @@ class Split:
         carry = [values[v] for v in eqn.outvars]
         # The initial carry is not in the state.
         values |= dict.fromkeys(_variables(eqn.invars) - values.keys())
-        inputs = _read(eqn.invars, values)
+        inputs = read(eqn.invars, values)
         if eqn.primitive.name == "scan":
             carry, steps = _scan(eqn, inputs, carry, at, left, self.loops[k].unit)
         else:
@@ -191,7 +192,7 @@ class Split:
         """Return the outputs of the program after its last loop."""
         values = self._values(inputs, state)
         _run(self._after, values)
-        return _read(self._jaxpr.outvars, values)
+        return read(self._jaxpr.outvars, values)
 
     def _values(self, inputs: Sequence[Any], state: Sequence[Any]) -> dict[Any, Any]:
         values = dict(zip(self._jaxpr.constvars, self._consts, strict=True))
@@ -322,9 +323,8 @@ def split_of(
     inputs = [x.aval for x in open_jaxpr(jaxpr)[0].invars]
     types = [_struct(x) for x in (*constants, *inputs)]
     n = len(constants)
-    flat = _without_dead(
-        trace(lambda *x: evaluate(jaxpr, x[:n], x[n:], inline=True), *types)
-    )
+    whole = trace(lambda *x: evaluate(jaxpr, x[:n], x[n:], inline=True), *types)
+    flat = _without_dead(whole)
     works = {k: _work_of(e) for k, e in enumerate(_eqns(flat)) if _can_be_left(e)}
     enough = max(least, _SHARE * max(works.values(), default=0))
     long = [k for k, each in works.items() if each >= enough]
@@ -375,13 +375,9 @@ def _variables(atoms: Any) -> set[Any]:
     return {atom for atom in atoms if not is_literal(atom)}
 
 
-def _read(atoms: Sequence[Any], values: dict[Any, Any]) -> list[Any]:
-    return [atom.val if is_literal(atom) else values[atom] for atom in atoms]
-
-
 def _run(eqns: Sequence[Equation], values: dict[Any, Any]) -> None:
     for eqn in eqns:
-        outputs = rebind(eqn, _read(eqn.invars, values))
+        outputs = rebind(eqn, read(eqn.invars, values))
         values |= zip(eqn.outvars, outputs, strict=True)
 
 

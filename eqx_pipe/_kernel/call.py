@@ -200,7 +200,12 @@ def _plain(
 def _abstract(*args: Any, jaxpr: Any, size: int | None, **_: Any) -> Any:
     lanes = () if size is None else (size,)
     outs = [v.aval for v in open_jaxpr(jaxpr)[0].outvars]
-    types = [ShapedArray((*lanes, *aval.shape), aval.dtype) for aval in outs]
+    types = [
+        ShapedArray(
+            (*lanes, *x.shape), x.dtype, weak_type=getattr(x, "weak_type", False)
+        )
+        for x in outs
+    ]
     return types, frozenset(effects(jaxpr))
 
 

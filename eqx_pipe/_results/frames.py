@@ -104,19 +104,6 @@ def reduction_dataset(
     return Dataset(variables, dim_variables(coords_of(named)), attrs)
 
 
-def reduction_frame(data: Dataset) -> DataFrame:
-    """Return a frame with a row for each position on the dims of a reduction."""
-    from pandas import DataFrame, concat
-
-    groups: dict[tuple[Any, ...], list[Any]] = {}
-    for name, variable in data.data_vars.items():
-        groups.setdefault(variable.dims, []).append(name)
-    numbers = {name: data[name].item() for name in groups.pop((), [])}
-    frames = [data[names].to_dataframe().reset_index() for names in groups.values()]
-    frame = concat(frames, ignore_index=True) if frames else DataFrame(index=[0])
-    return frame.assign(**numbers)
-
-
 def _lazy(dims: tuple[str, ...], leaf: StoredArray) -> Any:
     """Return a variable of xarray that reads and checks chunks when it is indexed."""
     from xarray import Variable

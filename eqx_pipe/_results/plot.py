@@ -224,6 +224,8 @@ def _all_roles(
             first, second = columns[:2]
             wrong = f"{len(columns)} coordinates vary along `{dim}`."
             cure = f"Name two of them: `x={first!r}, y={second!r}` draws points."
+            if curves and not drawn:
+                cure = f"Name it: `hue={dim!r}` draws a curve for each."
             raise value_error(_FUNCTION, wrong, cure)
     free = _free_dims(array, roles)
     left = [role for role in order if role not in roles]

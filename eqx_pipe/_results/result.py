@@ -46,14 +46,7 @@ from .._tree import leaf_text, leaves_with_names
 from .._types import Axes, DataFrame, Dataset, PyTree
 from .best import Best, Compared, means_of, replicates, scores
 from .files import LOAD, check_folder, fields_in, save
-from .frames import (
-    ERRORS,
-    attributes,
-    dataset_of,
-    frame_of,
-    reduction_dataset,
-    reduction_frame,
-)
+from .frames import ERRORS, attributes, dataset_of, frame_of, reduction_dataset
 from .names import NamedDims
 from .plot import draw
 
@@ -110,8 +103,8 @@ class SweepResult:
     iteration yields the outputs in order.
 
     With `reduce=`, `values` is the reduction of `points` points (fewer than the space
-    has if points are missing; failed points count). `to_xarray`, `to_pandas` and `plot`
-    show the reduction, and methods that need the value at one point raise.
+    has if points are missing; failed points count). `to_xarray` and `plot` show the
+    reduction, and methods that need the value at one point raise.
 
     If the reducers reduce some dims only (`over=`), `space` has the other dims, and the
     values have one entry for each cell, that is, for each point of these dims. A cell
@@ -370,16 +363,13 @@ class SweepResult:
         the prefix `result.` if it, or one of its columns, is also an axis or another
         column. To drop failed points, use `frame[frame["status"] == 1]`.
 
-        With `reduce=` over all points, there is a row for each position on the dims of
-        the results, which are columns too: results of the same dims share rows, and
-        those without dims have their number in every row.
-
-        **Raises:** `ValueError` if two columns of the axes have the same name.
+        **Raises:** `TypeError` if all points were reduced to one value: an output of
+        the reduction is `result.to_xarray()[name].to_dataframe()`; `ValueError` if two
+        columns of the axes have the same name.
 
         Needs `pip install 'eqx_pipe[sweep]'`."""
+        self._check_all_values("to_pandas")
         optional("SweepResult.to_pandas", "pandas")
-        if self.points is not None:
-            return reduction_frame(self.to_xarray())
         return frame_of(self.values, self.space, self.status[...], self.errors)
 
     def plot(

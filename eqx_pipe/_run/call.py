@@ -90,12 +90,12 @@ def explain(function: str, name: str, error: Exception) -> None:
 
 def key_parameter(fn: Callable[..., Any]) -> inspect.Parameter | None:
     """Return the parameter `key` of a function of a point, if it has one."""
-    known = parameters(fn)
-    parameter = known.get("key")
+    named = parameters(fn)
+    parameter = named.get("key")
     if parameter is None or parameter.kind is parameter.KEYWORD_ONLY:
         return parameter
     # The first parameter is the point, even if it is called `key`.
-    return None if next(iter(known)) == "key" else parameter
+    return None if next(iter(named)) == "key" else parameter
 
 
 _KEY_WORDS = {"key", "keys", "rng", "rngs", "prng", "seed"}

@@ -1,4 +1,4 @@
-"""Failures: of points, found by halves, of NaN, and for too little memory."""
+"""Failures: of points, which are found by halves, of NaN, and of too little memory."""
 
 import contextlib
 import logging
@@ -32,8 +32,9 @@ def quiet() -> Iterator[None]:
 def check_finite(outputs: Sequence[Any], infs: bool = True) -> None:
     """Raise a `FloatingPointError` under `jax_debug_nans`, `jax_debug_infs`.
 
-    `outputs` are arrays on devices, which are checked separately; without `infs`, inf
-    is allowed.
+    JAX checks the outputs of a program that was compiled ahead of time at its first
+    call only. `outputs` are arrays on devices, which are checked separately; without
+    `infs`, inf is allowed.
     """
     config: Any = jax.config
     nans = config.jax_debug_nans
@@ -111,14 +112,14 @@ def search(
     half = points // 2
     begin, left = first + half, points - half
     before, after = compute(first, half), None
-    found = [] if before is None else search(compute, first, half, only_first, before)
-    if found and only_first:
-        return found
+    failed = [] if before is None else search(compute, first, half, only_first, before)
+    if failed and only_first:
+        return failed
     if before is not None:  # otherwise it is the second half that fails
         after = compute(begin, left)
         if after is None:
-            return found
-    return found + search(compute, begin, left, only_first, after)
+            return failed
+    return failed + search(compute, begin, left, only_first, after)
 
 
 def error_text(error: BaseException) -> str:

@@ -85,7 +85,8 @@ def imported(code: types.CodeType, package: str) -> tuple[str, ...]:
 
 _KNOWN = frozenset(
     "absl beartype chex diffrax equinox eqx_pipe jax jaxlib jaxtyping lineax ml_dtypes"
-    " numpy optax optimistix scipy typeguard typing_extensions wadler_lindig".split()
+    " numpy optax optimistix optuna scipy typeguard typing_extensions"
+    " wadler_lindig".split()
 )
 """The packages whose functions read nothing that users change. Others count as code."""
 

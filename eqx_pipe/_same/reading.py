@@ -20,6 +20,7 @@ import abc
 import collections
 import functools as ft
 import itertools as it
+import logging
 import pathlib
 import re
 import sys
@@ -34,7 +35,6 @@ import jax
 import jax.extend
 import jax.tree_util as jtu
 import numpy as np
-from jax.core import Tracer
 
 from .._cache import LRUCache, WeakCache
 from .._captured import JITTED, cells, code_names, defaults
@@ -74,6 +74,7 @@ _PARTS: dict[type, Callable[[Any], Any]] = {
     slice: lambda x: [x.start, x.stop, x.step],
     collections.deque: lambda x: [x.maxlen, [*x]],
     bytearray: lambda x: [bytes(x)],
+    logging.Logger: lambda x: [x.name],  # its handlers change no value
 }
 """The parts of objects of built-in classes."""
 _JAXPRS = ClosedJaxpr, jax.extend.core.Jaxpr
@@ -267,7 +268,7 @@ class _Reading(abc.ABC):
     def is_argument(self, x: Any) -> bool:
         return False
 
-    def in_order(self, items: list[Any]) -> list[Any]:
+    def in_order(self, items: list[Any], at: _At) -> list[Any]:
         return items
 
     def add(self, x: Any, at: _At) -> None:
@@ -290,8 +291,6 @@ class _Reading(abc.ABC):
         if kind is types.FunctionType:
             self.function(x, at)
         elif isinstance(x, (jax.Array, np.ndarray)):
-            if isinstance(x, Tracer):
-                raise Unsure(x, at)
             self.array(x, at)
         elif is_ref(x):  # its value changes in place
             raise Unsure(x, at)
@@ -305,16 +304,10 @@ class _Reading(abc.ABC):
         elif issubclass(kind, _BOUND):
             self._bound(x, at)
         elif issubclass(kind, ft.partial):
-            self.plain("partial", at)
-            self.add(x.func, at)
-            self._items(x.args, at)
-            self._pairs(x.keywords, at)
-            self._object(x, kind, at, ft.partial)
+            self._object(x, kind, at, ft.partial)  # its slots hold the function
         elif kind is JITTED:
-            if not hasattr(x, "__wrapped__"):  # it was unpickled
-                raise Unsure(x, at)
             self.fixed(x, at)
-            self.add(x.__wrapped__, at)
+            self.add(x.__wrapped__, at)  # it has none if it was unpickled: an error
             self._pairs({k: v for k, v in vars(x).items() if k not in _OF_JIT}, at)
         elif kind in _PARTS:
             self.plain(kind.__name__, (at, "key"))
@@ -360,10 +353,7 @@ class _Reading(abc.ABC):
         elif base in (tuple, list):
             self._items(x, at, base)
         elif base in (set, frozenset):
-            items = [*base.__iter__(x)]
-            if not all(type(item) in _PLAIN for item in items):
-                raise Unsure(x, at)
-            self._items(self.in_order(items), at, list)
+            self._items(self.in_order([*base.__iter__(x)], at), at, list)
         if kind is not base or base is not object and hasattr(x, "__dict__"):
             self._state(x, about, at)
         self.add(kind, (at, "class"))
@@ -374,8 +364,6 @@ class _Reading(abc.ABC):
             held = object.__getattribute__(x, "__dict__")
         except AttributeError:
             held = {}
-        if type(held) is not dict:
-            raise Unsure(x, at)
         if about.derived:
             held = {k: v for k, v in held.items() if k not in about.derived}
         self._pairs(held, at)
@@ -437,11 +425,9 @@ class _Reading(abc.ABC):
             self.add(x.__dict__.get("__wrapped__"), at)
             return
         self._named(held_by(x), at)
-        if is_fixed:
-            if "__wrapped__" in x.__dict__:
-                self.add(x.__dict__["__wrapped__"], at)
-            return
         self._pairs(x.__dict__, at)
+        if is_fixed:
+            return
         names = names_in(code)
         if not _BY_TEXT.isdisjoint(names):
             self._by_text = x, at
@@ -460,7 +446,6 @@ class _Reading(abc.ABC):
         """Note the code of a function."""
 
     def _module(self, x: types.ModuleType, at: _At) -> None:
-        self.fixed(x, at)
         is_plain = "__getattr__" not in vars(x) and type(x) is _MODULE
         if not is_plain and not is_library_module(x):
             raise Unsure(x, at)
@@ -536,7 +521,6 @@ class _Memory(_Reading):
             self.check_reader(x, at)
         elif not _ANYTHING.isdisjoint(names_in(x.__code__)):
             raise Unsure(x, at)
-        self.fixed(x, at)
         self.fixed(x.__code__, at)
         self.found += x.__name__, x.__qualname__
 
@@ -601,16 +585,19 @@ class _Disk(_Reading):
     def add(self, x: Any, at: _At) -> None:
         try:
             super().add(x, at)
-        except (Unsure, RecursionError) as error:
-            self.unsure = self.unsure or str(error)
+        except Exception as error:  # as in `read`
+            unsure = error if isinstance(error, Unsure) else Unsure(x, at)
+            self.unsure = self.unsure or str(unsure)
             self.found.append((at, self.unknown(x, at)))
 
     def unknown(self, x: Any, at: _At) -> Any:
         """Return the text of what is not understood, for messages."""
         return type(x).__qualname__
 
-    def in_order(self, items: list[Any]) -> list[Any]:
-        # The order of a set of texts differs from process to process.
+    def in_order(self, items: list[Any], at: _At) -> list[Any]:
+        # The order of a set differs from process to process, also that of texts.
+        if not all(type(item) in _PLAIN for item in items):
+            raise Unsure(set(items), at)
         return sorted(items, key=lambda v: (type(v).__name__, repr(v)))
 
     def plain(self, x: Any, at: _At) -> None:
@@ -622,13 +609,11 @@ class _Disk(_Reading):
     def fixed(self, x: Any, at: _At) -> None:
         if isinstance(x, types.CodeType):
             text = code_text(x)
-        elif isinstance(x, _MODULE):
-            text = x.__name__
         elif isinstance(x, type) and not is_library_class(x):
             text = "class"  # its attributes follow
         elif isinstance(x, _JAXPRS):
             text = str(x)
-            if " at 0x" in text:  # it calls Python
+            if " at 0x" in text or "callback" in text:  # it calls Python
                 raise Unsure(x, at)
         else:
             known = x if hasattr(x, "__qualname__") else type(x)

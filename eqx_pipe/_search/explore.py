@@ -92,12 +92,12 @@ class SearchResult:
         (dim,) = (dim for dim in space.dims if dim not in self.over)
         if self.over:
             rounds = rounds[replicates(space, self.over)[:, 0]]
-        return data.assign_coords({_free("round", data): (dim, rounds)})
+        return data.assign_coords({_free_name(data): (dim, rounds)})
 
     def to_pandas(self) -> DataFrame:
         """Return the table as a `pandas.DataFrame` with the column `round`."""
         frame = self.result.to_pandas()
-        return frame.assign(**{_free("round", frame): self.rounds})
+        return frame.assign(**{_free_name(frame): self.rounds})
 
     @staticmethod
     def load(path: StoreLike) -> "SearchResult":
@@ -153,7 +153,9 @@ class SearchResult:
         return f"SearchResult({len(self):,} points in {len(self.sweeps):,} rounds)"
 
 
-def _free(name: str, taken: Any) -> str:
+def _free_name(taken: Any) -> str:
+    """Return the name of the numbers of rounds, which an axis may have, too."""
+    name = "round"
     while name in taken:
         name = f"search.{name}"
     return name

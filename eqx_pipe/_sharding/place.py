@@ -216,7 +216,7 @@ class AxisRules(eqx.Module):
         **Raises:** `ValueError` if there is no pair for a name, if other axes of the
         array have taken all mesh axes for it, also another axis of the same name.
         """
-        spec, problems = self.resolve(logical)
+        spec, problems = self._resolved(logical)
         if problems:
             wrong = problems[0] if len(problems) == 1 else bullets(problems)
             cure = "Give one name for each axis of the array, or `None` to replicate "
@@ -253,7 +253,7 @@ class AxisRules(eqx.Module):
         with RULES((self, mesh)):
             yield self
 
-    def resolve(self, logical: tuple[LogicalAxis, ...]) -> tuple[P, list[str]]:
+    def _resolved(self, logical: tuple[LogicalAxis, ...]) -> tuple[P, list[str]]:
         """Return the spec and a list of its problems, empty if there are none."""
         wrong = [entry for entry in logical if not _is_axis(entry)]
         if wrong:
@@ -266,8 +266,8 @@ class AxisRules(eqx.Module):
             axes = names_of(axes for n, axes in self.pairs if n == name)
             taken = [f"`{a}` is taken by `{owner[a]}`" for a in axes if a in owner]
             if name not in assigned or (names.count(name) > 1 and assigned[name]):
-                known = dict(self.pairs)
-                why = f"{'; '.join(taken)}." if taken else nearest(name, known)
+                rules = dict(self.pairs)
+                why = f"{'; '.join(taken)}." if taken else nearest(name, rules)
                 problems.append(
                     f"no rule is left for `{name}`. {why} Give the axis "
                     f"another name, or add the pair `({name!r}, None)` to replicate it."
@@ -379,7 +379,7 @@ def resolve(
         if is_placeable(at.value):
             spec = spec if at.value.ndim else P()  # an array without axes is not split
             if axis_rules is not None:  # the names are logical
-                spec, wrong = axis_rules.resolve(tuple(spec))
+                spec, wrong = axis_rules._resolved(tuple(spec))
             wrong = wrong or _wrong_axes(at.value, spec, mesh)
             if not wrong:
                 wrong = _uneven_sizes(at.value, spec, mesh, local=local)
@@ -390,12 +390,9 @@ def resolve(
     if problems:
         names = "specs" if axis_rules is None else "logical names or the rules"
         pad = " or the sizes: `jnp.pad` pads an array to a size that fits."
-        raise value_error(
-            function,
-            f"these specs do not fit the arrays and the mesh {dict(mesh.shape)}:"
-            + bullets(problems),
-            f"Change the {names}" + (pad if uneven else "."),
-        )
+        wrong = f"these specs do not fit the arrays and the mesh {dict(mesh.shape)}:"
+        cure = f"Change the {names}" + (pad if uneven else ".")
+        raise value_error(function, wrong + bullets(problems), cure)
     return resolved, jtu.tree_structure(tree)
 
 
@@ -456,13 +453,15 @@ def _specs_of(
         if _are_patterns(specs):
             return _by_pattern(function, leaves, specs)
         why = str(error).replace("broadcast_prefix prefix_tree", "specs")
-        raise structure_error(
-            function,
-            f"`specs` is not a prefix of the tree: {' '.join(why.split()).rstrip('.')}"
-            ".",
+        why = " ".join(why.split()).rstrip(".")
+        wrong = f"`specs` is not a prefix of the tree: {why}."
+        cure = (
             "One `PartitionSpec` (or None) stands for all arrays below it; a mapping "
-            'from patterns of paths, `{"head.weight": P("model")}`, fits every tree.',
-        ) from error
+        )
+        cure += (
+            'from patterns of paths, `{"head.weight": P("model")}`, fits every tree.'
+        )
+        raise structure_error(function, wrong, cure) from error
     exact = {path for path, _ in jtu.tree_flatten_with_path(entries)[0]}
     chosen = []
     both = zip(leaves, jtu.tree_flatten_with_path(whole)[0], strict=True)
@@ -518,13 +517,11 @@ def _of_patterns(function: str, at: NamedLeaf, specs: Mapping[str, P | None]) ->
         if not matched:
             lines.setdefault(P(), f"no pattern for `{path}`: {P()}")
     if len(lines) > 1:
-        raise value_error(
-            function,
-            f"patterns in `specs` disagree about `{at.name}`:{bullets(lines.values())}",
-            "Let one pattern match each array, for example by naming it in full, with "
-            "`*` in the place of a position. Stages that are stacked in one array have "
-            "one spec, which begins with the axis of the stages.",
-        )
+        wrong = f"patterns in `specs` disagree about `{at.name}`:"
+        cure = "Let one pattern match each array, for example by naming it in full, "
+        cure += "with `*` in the place of a position. Stages that are stacked in one "
+        cure += "array have one spec, which begins with the axis of the stages."
+        raise value_error(function, wrong + bullets(lines.values()), cure)
     return next(iter(lines), P())
 
 

@@ -32,15 +32,15 @@ class Page:
     it inline.
     """
 
-    def __init__(self, function: str, *shown: Shown, by: str = "", mode: str = ""):
+    def __init__(self, *shown: Shown, by: str = "", mode: str = ""):
         pairs = zip(shown, ("result", "after"), strict=False)
-        self._sources = [Source(function, each, name) for each, name in pairs]
+        self._sources = [Source(each, name) for each, name in pairs]
         self._first = by, mode
         readings = [source.reading() for source in self._sources]
         if by and not all(reading.metric(by) for reading in readings):
             names = self.data()["metrics"]
             wrong = f"`by` is {by!r}, and the metrics are {', '.join(names)}."
-            raise value_error(function, wrong, nearest(by, names))
+            raise value_error("show", wrong, nearest(by, names))
         self.path = " and ".join(source.path for source in self._sources)
         self.every = 15_000 if "://" in self.path else 2_000
 
@@ -113,7 +113,7 @@ def show(
     if mode is not None:
         check_choice("show", "mode", mode, ("min", "max"))
     shown = (result,) if after is None else (result, after)
-    return Page("show", *shown, by=by or "", mode=mode or "")
+    return Page(*shown, by=by or "", mode=mode or "")
 
 
 def page_with(data: Any) -> str:

@@ -120,17 +120,17 @@ def evenly(count: int, most: int) -> np.ndarray:
 class Source:
     """A store that may change, or a result in memory, which does not."""
 
-    def __init__(self, function: str, shown: Shown, argument: str = "store"):
-        self._function, self._version, self._reading = function, None, None
+    def __init__(self, shown: Shown, argument: str):
+        self._version, self._reading = None, None
         self._follower: Follower | None = None
         self._rounds: list[SweepResult] = []
         self._paces: list[tuple[float, int]] = []
-        self._given, self.path = None, type(shown).__name__
+        self._result, self.path = None, type(shown).__name__
         if isinstance(shown, SweepResult | SearchResult | TrainResult):
-            self._given = shown
+            self._result = shown
             return
-        check_zarr(function)
-        self._files = as_files(function, shown, argument)
+        check_zarr("show")
+        self._files = as_files("show", shown, argument)
         self.path = self._files.path_of()
         self.version()
 
@@ -139,9 +139,9 @@ class Source:
 
         Raises a `FileNotFoundError` if there is no store, any more or at all.
         """
-        if self._given is not None:
+        if self._result is not None:
             return ()
-        with disk_errors(self.path, "be read", self._function):
+        with disk_errors(self.path, "be read", "show"):
             names, files = self._files.names(), self._files
             self._is_train = bool(CHECKPOINTS & names)
             if self._is_train:
@@ -150,7 +150,7 @@ class Source:
                 return [files.tag(name) for name in keys], self._saved
             self._stores = []
             if "zarr.json" not in names:
-                self._stores = rounds_in(self._function, files)
+                self._stores = rounds_in("show", files)
                 if not self._stores:
                     raise self._no_store(names)
                 files = self._stores[-1]
@@ -160,7 +160,7 @@ class Source:
             if old is not None and old.files.path_of() == files.path_of():
                 old.update()
             else:
-                self._follower = old = Follower(self._function, files)
+                self._follower = old = Follower("show", files)
             return count, len(old.store.chunks), old.store.listing.when.tobytes()
 
     def _no_store(self, names: set[str]) -> FileNotFoundError:
@@ -168,20 +168,20 @@ class Source:
         if names:
             what = "is no store of a sweep, a search or a training"
         cure = "Give the path that `store=` got: a call creates it when it has traced."
-        text = message(self._function, f"`{self.path}` {what}.", cure)
+        text = message("show", f"`{self.path}` {what}.", cure)
         return FileNotFoundError(text)
 
     def reading(self) -> Reading:
         """Return what there is; nothing is read again if the store has not changed."""
         version = self.version()
         if self._reading is None or self._version != version:
-            with disk_errors(self.path, "be read", self._function):
+            with disk_errors(self.path, "be read", "show"):
                 self._reading = self._read()
             self._version = version
         return self._reading
 
     def _read(self) -> Reading:
-        result = self._given
+        result = self._result
         if result is None and self._is_train:
             result = TrainResult.load(self._files)
         elif result is None:
@@ -193,7 +193,7 @@ class Source:
             result = result_in(store)
             if self._stores:
                 for files in self._stores[len(self._rounds) : -1]:
-                    earlier = result_in(Follower(self._function, files).store)
+                    earlier = result_in(Follower("show", files).store)
                     self._rounds.append(jtu.tree_map(_in_memory, earlier))
                 over = tuple(dict(result.made).get("over", ()))
                 result = SearchResult((*self._rounds, result), over=over)
@@ -288,7 +288,7 @@ class Source:
             "counts": {k: int(x.sum()) for k, x in kinds.items()} | {"total": size},
             "shares": shares | {"done": result.trained.sum() / whole},
         }
-        times = [] if self._given else [x.when for x in self._saved if x is not None]
+        times = [] if self._result else [x.when for x in self._saved if x is not None]
         if times:
             now, facts["written"] = max(times) / 1e9, max(times) // 10**9
             # The step at which a call began is not recorded, so checkpoints are

@@ -153,14 +153,12 @@ def _first(
         if path.startswith(f"{segment}."):
             return segment, path[len(segment) + 1 :]
     where = f" in `{parent}`" if parent else ""
-    paths = [join_path(parent, name) for name in segments]
-    raise value_error(
-        type(root).__name__.lower(),
-        f"there is no stage `{path}`{where}.",
-        nearest(join_path(parent, path), paths)
-        if segments
-        else "To replace a part of a layer, an attribute, use `equinox.tree_at`.",
-    )
+    cure = "To replace a part of a layer, an attribute, use `equinox.tree_at`."
+    if segments:
+        paths = [join_path(parent, name) for name in segments]
+        cure = nearest(join_path(parent, path), paths)
+    wrong = f"there is no stage `{path}`{where}."
+    raise value_error(type(root).__name__.lower(), wrong, cure)
 
 
 def chosen_whole(
@@ -178,13 +176,10 @@ def chosen_whole(
     both = zip(matched.split("."), other.split("."), strict=False)
     shared = ".".join(a for a, _ in it.takewhile(lambda two: two[0] == two[1], both))
     whole = f"all stages of `{shared}`" if shared else "all of its stages"
-    raise value_error(
-        function,
-        f"the patterns match `{matched}` but not `{other}`, which are stacked in one "
-        "array.",
-        f"Choose {whole} or none, with `*` in the place of a position: "
-        f"`blocks.*.norm`.{cure}",
-    )
+    wrong = f"the patterns match `{matched}` but not `{other}`, which are stacked in "
+    wrong += "one array."
+    how = f"Choose {whole} or none, with `*` in the place of a position: "
+    raise value_error(function, wrong, f"{how}`blocks.*.norm`.{cure}")
 
 
 def check_patterns(function: str, argument: str, patterns: Iterable[object]) -> None:

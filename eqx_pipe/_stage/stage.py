@@ -129,10 +129,8 @@ def check_state(function: str, stage: StageLike, state: object) -> None:
         cure += "equinox.nn.make_with_state(...)(...)` and call `y, state = pipe(x, "
         cure += "state)`."
         raise value_error(function, wrong, cure)
-    cure = (
-        "Give an `equinox.nn.State`. A stage takes one input; several values go in as "
-        "one tuple or dict. Keys are passed as `key=`."
-    )
+    cure = "Give an `equinox.nn.State`. A stage takes one input; several values go in "
+    cure += "as one tuple or dict. Keys are passed as `key=`."
     check_is(function, "state", state, eqx.nn.State, cure)
 
 
@@ -197,7 +195,6 @@ def as_stage(
     argument: str,
     value: object,
     cure: str = _ONE_INPUT,
-    *,
     num_inputs: int = 1,
     named: tuple[str, ...] = (),
     inputs: str = "one input",
@@ -515,7 +512,7 @@ def _key_parameter(stage: Any) -> inspect.Parameter | None:
     if parameter is None or parameter.kind is not parameter.VAR_KEYWORD:
         return parameter
     if isinstance(stage, eqx.Partial):
-        if "key" in stage.keywords:
+        if "key" in stage.keywords:  # the user's key, which must not be replaced
             return None
         bound = ft.partial(stage.func, *stage.args, **stage.keywords)
         return _of_callee(bound, stage.func)

@@ -28,10 +28,12 @@ from jaxtyping import Int64
 from .. import _leaves
 from .._errors import log_once
 from .._jaxprs import digest
-from .._store import FAILED, MISSING, Files, Filling, Undecodable
+from .._results import storable
+from .._store import FAILED, MISSING, OK, Files, Filling, Undecodable
 from .identity import reducing_identity
-from .work.buffer import Asked, Work
+from .work.buffer import Asked, Chunk
 from .work.flight import Flight
+from .work.work import Work
 
 _FOLDER = ".flights"
 
@@ -78,15 +80,29 @@ class Flights:
         done = (n for n in filling.owned if n not in todo) if self._names else ()
         self._remove(old.union(*map(self._at, done)))
 
-    def keep(self, number: int, flight: Flight | None) -> None:
-        """Save what is in flight in a chunk, after its finished rows are written.
+    def keep(self, chunk: Chunk) -> None:
+        """Write the rows of a chunk, and then save what is in flight in it.
 
         Flights of a complete chunk are removed.
         """
+        number, flight = chunk.number, chunk.flight
+        if chunk.values and (chunk.rows is None or len(chunk.rows)):
+            self._write(chunk)
         if flight is not None:
             self._put(number, flight)
         elif (names := self._at(number)) and self._filling.is_complete(number):
             self._remove(names)
+
+    def _write(self, chunk: Chunk) -> None:
+        number, rows, values, verdict, _ = chunk
+        status = np.where(verdict.ok, OK, FAILED).astype(np.int8)
+        if verdict.missing is not None:
+            status[verdict.missing] = MISSING
+        first, last = self._store.chunks.span(number)
+        if self._work.is_merged:  # a row is a block of points
+            first, _ = self._work.span(first, last)
+        errors = {text: at - first for text, at in verdict.errors.items()}
+        self._filling.keep(number, rows, list(map(storable, values)), status, errors)
 
     def _at(self, number: int) -> set[str]:
         at = self._store.chunks.position(number)
@@ -226,8 +242,8 @@ def _processor() -> str:
     """Return the name of the processor, for which XLA has compiled."""
     try:
         with open("/proc/cpuinfo") as file:
-            found = re.search(r"model name\s*: (.*)", file.read())
+            match = re.search(r"model name\s*: (.*)", file.read())
     except OSError:
-        found = None
-    name = platform.processor() if found is None else found[1]
+        match = None
+    name = platform.processor() if match is None else match[1]
     return f"{platform.machine()} {name}"

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64, UInt8, UInt32
 
-from .._errors import value_error
+from .._errors import structure_error, value_error
 from .._spaces import Space
 from .._store import Origin, Store, coordinate_digest, in_place, raw_of
 from .identity import check_same, differing, function_texts, outputs_changes
-from .planning import Plan
+from .plan import Plan
 from .trace.cases import has_any
 
 _Positions = Int64[np.ndarray, " positions"]
@@ -56,9 +56,12 @@ def growth_in(
     is the identity of the sweep; `coordinates` returns those of its space.
     """
     was = store.record
-    why = "" if "saved" in was else _moved(store, now, plan.request.space, coordinates)
-    fixed = not {"saved", "search"}.isdisjoint({*was, *now})
-    if not fixed and (was["space"] != now["space"] or why):
+    if "saved" in was:
+        wrong = f"`{store.path}` was written by `SweepResult.save`, as a finished "
+        cure = "Give another path: a sweep resumes only stores that `store=` created."
+        raise structure_error("sweep", f"{wrong}result.", cure)
+    why = _moved(store, now, plan.request.space, coordinates)
+    if "search" not in {*was, *now} and (was["space"] != now["space"] or why):
         same = was["key"] == now["key"]
         same &= was.get("output_coords") == now.get("output_coords")
         try:
@@ -162,8 +165,13 @@ def _moved(
             new = values.reshape(-1)[:3].tolist()
             return f"`space`, axis {name}: {old}... in the store, now {new}..."
     for name, texts in now["static"].items():
-        if was["static"].get(name) != texts:
-            return f"`space`, axis {name}: other values of these names, or order"
+        old = was["static"].get(name, {})
+        changed = [f"`{shown}`" for shown in texts if old.get(shown) != texts[shown]]
+        if changed:
+            is_order = {*old.values()} == {*texts.values()}
+            shown = ", ".join(changed[:3]) + ", ..." * (len(changed) > 3)
+            what = "another order of" if is_order else "other values of the names"
+            return f"`space`, axis {name}: {what} {shown} than in the store"
     return ""
 
 

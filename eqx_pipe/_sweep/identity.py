@@ -24,9 +24,9 @@ from .._spaces import Space, axis_name, is_axis, static_column
 from .._store import FORMAT
 from .._tree import as_data, is_key_array, path_name, tree_text
 from .._types import Key
-from .planning import Plan
-from .program.blocks import trace_reducers
+from .plan import Plan
 from .trace.cases import Case
+from .trace.reducers import trace_reducers
 from .trace.trace import Traced
 
 _LONG, _SHORT = 200, 100
@@ -81,7 +81,6 @@ def case_texts(space: Space, cases: Iterable[Case]) -> list[str]:
     """Return what identifies the static values of each case."""
     geometry, texts = space.geometry, []
     for case in cases:
-        digests = []
         pairs = zip(geometry.axes.values(), geometry.axis_dims, strict=True)
         digests = [_digest_at(a, case.plain[dim]) for a, dim in pairs if a.is_static]
         texts.append(" ".join(digests))
@@ -170,7 +169,7 @@ def reducing_identity(reducers: ReducerTree, traced: Traced) -> dict[str, Any]:
     """Return the identity of reducers: their programs, for any batch size."""
     # Use a fixed batch size, so that the text does not depend on that of the sweep.
     reducing = trace_reducers(reducers, traced, 2)
-    programs = [reducing.absorb.program, reducing.merge.program]
+    programs = [reducing.absorb.fingerprint, reducing.merge.fingerprint]
     texts = [text for program in programs for text in program.texts()]
     texts += map(array_text, reducing.init)
     kinds = [type(reducer).__name__ for reducer in reducers.reducers]
@@ -195,12 +194,6 @@ def check_same(
     With `trusting` (set by `resume=`), the function may differ. `why` explains the
     difference between two spaces.
     """
-    if "saved" in was:
-        raise structure_error(
-            "sweep",
-            f"`{path}` was written by `SweepResult.save`, as a finished result.",
-            "Give another path: a sweep resumes only stores that `store=` created.",
-        )
     searches = (record.get("search", {}) for record in (was, now))
     check_settings("sweep", "search", path, *searches)
     lines = _changes("space", was["space"], now["space"])
@@ -245,28 +238,24 @@ def check_settings(
         wrong += f"version of eqx_pipe knows the format {now['format']}."
         cure = "Use the version that created it, or give another path."
         raise structure_error(function, wrong, cure)
-    names = [name for name, text in now.items() if was.get(name, text) != text]
-    names = [name for name in names if name not in (HELD, *_VERSIONS)]
+    free = HELD, *_VERSIONS
+    names = [x for x, text in now.items() if x not in free and was.get(x, text) != text]
     if not names or trusting and {*names} <= {"training"}:
         return
-    held = [json.loads(each.get(HELD, "{}")) for each in (was, now)]
-    lines = []
+    held, lines = [json.loads(each.get(HELD, "{}")) for each in (was, now)], []
     for x in names:
         shown = [each[x].partition(" #")[0] for each in (was, now)]
-        of = ("init", "step", "evaluate") if x == "training" else (x,)
-        parts = {name: [each.get(name, {}) for each in held] for name in of}
-        held_changes = {name: differences(*pair) for name, pair in parts.items()}
-        line = f"`{x}`: {was[x]} in the store, now {now[x]}"
+        parts = ("init", "step", "evaluate") if x == "training" else (x,)
+        pairs = ([each.get(part, {}) for each in held] for part in parts)
+        changes = dict(zip(parts, (differences(*pair) for pair in pairs), strict=True))
         if x == "training":
-            texts = [
-                f"in `{name}`, {text}" for name, text in held_changes.items() if text
-            ]
-            line = f"`{x}`: {'; '.join(texts) or 'it computes other values'}"
-        elif shown[0] != shown[1]:
-            line = f"`{x}`: {shown[0]} in the store, now {shown[1]}"
-        elif held_changes[x]:
-            line = f"`{x}`: {shown[0]}, in which {held_changes[x]}"
-        lines.append(line)
+            texts = [f"in `{part}`, {text}" for part, text in changes.items() if text]
+            lines.append(f"`{x}`: {'; '.join(texts) or 'it computes other values'}")
+        elif changes[x] and shown[0] == shown[1]:
+            lines.append(f"`{x}`: {shown[0]}, in which {changes[x]}")
+        else:
+            texts = shown if shown[0] != shown[1] else [was[x], now[x]]
+            lines.append(f"`{x}`: {texts[0]} in the store, now {texts[1]}")
     lines += [
         f"{x} {was.get(x)} in the store, now {now[x]}: the same in another form?"
         for x in _VERSIONS[:2]

@@ -20,7 +20,7 @@ from .._spaces import SpaceLike
 from .._store import FAILED, MISSING, NO_GAPS, count_in
 from .._types import PyTree
 from .identity import kernels_text
-from .planning import Plan, Todo, plan_of
+from .plan import Plan, Todo, plan_of
 from .program.layout import nbytes
 from .request import SweepOptions, request_of
 from .sinks import StoreSink
@@ -202,15 +202,15 @@ def _program(coming: Plan) -> ProgramPlan:
     blocks = coming.blocks
     made = blocks.program() if blocks and blocks.in_order else points.program(0)
     seconds, devices = time.perf_counter() - begun, points.devices
-    found = plan_of_program(made, seconds, devices[0].platform)
+    described = plan_of_program(made, seconds, devices[0].platform)
     free, alive = free_bytes(devices), points.traced[0].analysis.alive
-    lane = found.temporary_bytes / points.batch_size
-    remarks = [*found.remarks, *filter(None, [padded(lane, alive)])]
+    lane = described.temporary_bytes / points.batch_size
+    remarks = [*described.remarks, *filter(None, [padded(lane, alive)])]
     largest = None
     if free is not None and points.size:
         most = -(-points.size // len(devices))
         largest = points.with_batch_size(most).largest_in(0, free)
-    return dataclasses.replace(found, largest_batch=largest, remarks=tuple(remarks))
+    return dataclasses.replace(described, largest_batch=largest, remarks=tuple(remarks))
 
 
 def _in_numbers(coming: Plan) -> SweepPlan:

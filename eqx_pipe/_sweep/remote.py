@@ -2,7 +2,7 @@
 
 An executor needs only `submit(fn, *args)`, and the futures that it returns only
 `.done()` and `.result()`. The function, the space and the key are sent by cloudpickle,
-about once to each worker (see `_Calls`). A worker calls `work` for chunks; it traces
+about once to each worker (see `_Calls`). A worker calls `compute_in_worker`; it traces
 and compiles once, for its own devices.
 """
 
@@ -35,17 +35,11 @@ from .._store import disk_errors
 from .._types import PyTree
 from .flights import Flights
 from .identity import kernels_text
-from .planning import (
-    Plan,
-    Target,
-    Todo,
-    keep_chunk,
-    known_workers,
-    work_of,
-)
+from .plan import Plan, Target, Todo, known_workers, work_of
 from .trace.trace import settings
-from .work.buffer import Asked, Chunk, Rows, Verdict, Work, whole
+from .work.buffer import Asked, Chunk, Rows, Verdict, whole
 from .work.points import Points, prepare
+from .work.work import Work
 
 # Retry a chunk whose worker died, since another may have more memory; give up on points
 # that kill every worker.
@@ -56,10 +50,10 @@ _IN_FLIGHT_BYTES = 2**30
 _IN_FLIGHT = 1024
 # Keep so many calls for each worker in flight, so that it does not wait for the next.
 _DEPTH = 4
-# The duration of a call in seconds, within limits, for each worker: this process takes
-# 0.3 ms for a call, and should be idle nine tenths of the time.
-_CALL_SECONDS = 3e-3
-_UNIT_SECONDS = 1.0, 30.0
+# The least and the most seconds of a call. Between them it takes 3 ms for each worker:
+# this process takes 0.3 ms for a call, and should be idle nine tenths of the time.
+_CALL_SECONDS = 1.0, 30.0
+_WORKER_SECONDS = 3e-3
 # A job waits in a queue, imports JAX and compiles, so it should take longer.
 _JOB_SECONDS = 60.0
 # The number of workers until they have answered, if it is unknown.
@@ -167,7 +161,7 @@ _Rows: TypeAlias = Int64[np.ndarray, " some"] | None
 
 @dataclasses.dataclass(eq=False)
 class _Call:
-    """A call of `work`, its future, and how often its chunks were tried.
+    """A call of `compute_in_worker`, its future, and how often its chunks were tried.
 
     The chunks have their numbers, and the rows that they lack, or `None` for all.
     """
@@ -239,9 +233,11 @@ def _launch(
         arguments.append((name, packed if call.carries else None, asked, target))
     try:
         if len(calls) == 1:
-            futures = [executor.submit(work, *arguments[0])]
+            futures = [executor.submit(compute_in_worker, *arguments[0])]
         else:
-            futures = executor.map_array(work, *zip(*arguments, strict=True))
+            futures = executor.map_array(
+                compute_in_worker, *zip(*arguments, strict=True)
+            )
     except Exception as error:
         if _ended_by_signal(stopping):
             return False
@@ -267,8 +263,8 @@ class _Calls:
         # The executors of submitit start a job for each call.
         self._are_jobs = hasattr(plan.request.executor, "map_array")
         self._workers = known_workers(plan.request.executor) or _GUESSED_WORKERS
-        self._able = set[tuple[str, int]]()
-        self._first = self._workers
+        self._able = set[tuple[str, int]]()  # the workers that have computed
+        self._first = self._workers  # the calls that are still to carry the function
         self._size = size
         chunk_bytes = plan.work.row_bytes * plan.chunks.points
         self._most_chunks = max(2, _IN_FLIGHT_BYTES // max(1, chunk_bytes))
@@ -277,8 +273,8 @@ class _Calls:
         chunks = ((number, todo.rows.get(number)) for number in todo.chunks)
         self.waiting = collections.deque(_Call([chunk]) for chunk in chunks)
         self.flying: list[_Call] = []
-        self._lacking = set[str]()
-        self._refused: list[_Call] = []
+        self._lacking = set[str]()  # the processes to which a call brings it
+        self._refused: list[_Call] = []  # until a worker has computed
 
     def take(self) -> list[_Call]:
         """Return the next call, or an array of jobs; none if enough are in flight."""
@@ -307,9 +303,10 @@ class _Calls:
             if left := call.chunks[len(answer.computed) :]:  # it was interrupted
                 self.waiting.appendleft(_Call(left, call.tries - 1))
             self._able.add(answer.worker)
-            least, most = _UNIT_SECONDS
-            wanted = min(max(least, _CALL_SECONDS * self._num_workers), most)
-            wanted = _JOB_SECONDS if self._are_jobs else wanted
+            least, most = _CALL_SECONDS
+            wanted = min(max(least, _WORKER_SECONDS * self._num_workers), most)
+            if self._are_jobs:  # the first has measured: all others may be in flight
+                self._workers, wanted = _IN_FLIGHT, _JOB_SECONDS
             # The first chunk of a call with the function also compiles.
             timed = len(answer.computed) - call.carries
             self._pace.record(timed, answer.seconds, wanted)
@@ -338,10 +335,7 @@ class _Calls:
         flying, workers = [*self.flying, *more], self._num_workers
         left = self._most_chunks - sum(len(call.chunks) for call in flying)
         most = min(left, self._pace.steps)
-        if self._are_jobs and self._able:
-            calls = _IN_FLIGHT
-        else:
-            calls = min(_DEPTH * max(2, workers), _IN_FLIGHT)
+        calls = min(_DEPTH * max(2, workers), _IN_FLIGHT)
         if any(call.carries for call in flying):
             # An executor may hold a copy of the function for each call that carries it.
             calls = min(calls, max(1, _IN_FLIGHT_BYTES // self._size))
@@ -439,7 +433,7 @@ def pack(plan: Plan) -> bytes:
         ) from error
 
 
-def work(
+def compute_in_worker(
     name: str,
     packed: bytes | None,
     asked: Sequence[Asked],
@@ -501,11 +495,7 @@ class _Sweep:
 _sweeps = LRUCache(4)
 
 
-def _computed(
-    sweep: _Sweep,
-    asked: Asked,
-    target: Target | None,
-) -> _Computed:
+def _computed(sweep: _Sweep, asked: Asked, target: Target | None) -> _Computed:
     try:
         task, job = sweep.made()
         with _as_there(task):
@@ -549,8 +539,7 @@ def _written(job: Work, asked: Asked, target: Target) -> Verdict:
             # Before a store grows, its token is removed: so it is the store as it was.
             if not target.is_open():
                 raise SweepError("The sweep that asked for these points has ended.")
-            keep_chunk(filling, job, chunk)
-            flights.keep(number, chunk.flight)
+            flights.keep(chunk)
         failed += chunk.verdict.failed
     return Verdict(np.zeros(0, bool), failed=failed)
 
@@ -601,7 +590,7 @@ def _program(job: Points) -> str:
     """Return what identifies the program of a sweep."""
     # Compare programs only: a callable among static values may lose its name in
     # transit.
-    programs = [traced.program for traced in job.traced]
+    programs = [traced.fingerprint for traced in job.traced]
     constants = [array_text(x) for program in programs for x in program.constants]
     texts = "\n".join([*(program.text for program in programs), *constants])
     return f"{digest(texts)} {kernels_text(job.traced, job.devices[0].platform)}"

@@ -280,12 +280,17 @@ _COUNTED = (
     "space, `ep.sweep(fn, space[:1000], count_steps=True)`."
 )
 
-_REQUIRE_STORE = {
-    "shard": "Give all processes the same path, `store='runs.zarr'`: they fill it "
-    "together. For a share alone sweep over a slice of the space.",
-    "resume": "Give the path of the store.",
-}
-"""The options that require a store, each with a fix."""
+_REQUIRED = (
+    (
+        "shard",
+        "store",
+        "Give all processes the same path, `store='runs.zarr'`: they fill it "
+        "together. For a share alone sweep over a slice of the space.",
+    ),
+    ("resume", "store", "Give the path of the store."),
+    ("timeout", "executor", "Leave `timeout` out."),
+)
+"""Options, those that each requires, and a fix."""
 
 _EXCLUSIVE = (
     (
@@ -326,12 +331,9 @@ def check_together(request: Request) -> None:
         "`on_error='mark'`": request.isolated,
         "`jax.disable_jit()`": request.by_hand,
     }
-    for name, cure in _REQUIRE_STORE.items():
-        if getattr(request, name) and not request.store:
-            raise value_error(request.function, f"`{name}` requires `store`.", cure)
-    if request.timeout and not request.executor:
-        wrong, cure = "`timeout` requires `executor`.", "Leave `timeout` out."
-        raise value_error(request.function, wrong, cure)
+    for name, other, cure in _REQUIRED:
+        if getattr(request, name) and not getattr(request, other):
+            raise value_error(request.function, f"`{name}` requires `{other}`.", cure)
     for name, others, cure in _EXCLUSIVE:
         for other in others:
             if used[name] and used[other]:

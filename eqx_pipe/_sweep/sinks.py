@@ -35,6 +35,7 @@ from .._store import (
     Account,
     Chunks,
     Filling,
+    Gaps,
     Growth,
     Store,
     StoredArray,
@@ -47,6 +48,7 @@ from .._store import (
     exists,
     gaps_of,
     grow_store,
+    joined_gaps,
     merged,
     open_store,
     points_in,
@@ -57,16 +59,10 @@ from .._store import (
 from .._tree import key_kind, leaves_with_names
 from .._types import PyTree
 from .flights import Flights, in_flight
-from .growth import (
-    Grown,
-    growth_in,
-    key_digits_of,
-    key_digits_text,
-    with_key_digits,
-)
+from .growth import Grown, growth_in, key_digits_of, key_digits_text, with_key_digits
 from .identity import as_texts, identity_of, reducing_identity
-from .planning import Outcome, Plan, Todo, keep_chunk, open_to_workers
-from .work.buffer import Chunk, Errors, Rows, Verdict, clear, in_order, joined
+from .plan import Outcome, Plan, Todo, open_to_workers
+from .work.buffer import Chunk, Errors, Rows, clear, joined
 from .work.groups import Blocks
 
 
@@ -133,14 +129,15 @@ class ArraySink(_MemorySink):
     def __init__(self, plan: Plan):
         super().__init__(plan)
         self.size = math.prod(plan.chunks.lengths)
-        self._chunks: dict[int, Verdict] = {}
         self._values: Rows | None = None
+        self._gaps: dict[int, Gaps] = {}
+        self._errors: list[Errors] = []
 
     def keep(self, chunk: Chunk) -> None:
         """Store the values of a chunk at their points."""
         number, _, values, verdict, _ = chunk
-        assert values is not None  # workers write to stores alone
-        self._chunks[number] = verdict
+        self._gaps[number] = gaps_of(verdict.ok, verdict.missing)
+        self._errors.append(verdict.errors)
         if len(verdict.ok) == self.size:  # the chunk has all points: do not copy
             self._values = values
             return
@@ -152,22 +149,17 @@ class ArraySink(_MemorySink):
 
     def outcome(self) -> Outcome:
         """Return the values in the structure of the function's output."""
-        plan, values = self.plan, self._values
+        plan, values, parts = self.plan, self._values, []
         if values is None:  # no points, or none computed
             values = plan.work.empty(self.size)
-        verdicts = []
         for number in range(len(plan.chunks)):
             first, last = plan.chunks.span(number)
-            verdict = self._chunks.get(number)
-            if verdict is None:
+            if number not in self._gaps:
                 clear(values, slice(first, last))
-                ok = np.zeros(last - first, bool)
-                verdict = Verdict(ok, missing=~ok)
-            verdicts.append(verdict)
-        all_ = in_order(verdicts)
-        values = plan.work.unflatten(values)
-        gaps = gaps_of(all_.ok, all_.missing)
-        return Outcome(values, gaps, errors=all_.errors)
+                self._gaps[number] = np.array([[0, last - first, MISSING]])
+            parts.append((self._gaps[number], last - first))
+        values, errors = plan.work.unflatten(values), joined(self._errors)
+        return Outcome(values, joined_gaps(parts), errors=errors)
 
 
 class ReductionSink(_MemorySink):
@@ -181,7 +173,6 @@ class ReductionSink(_MemorySink):
     def keep(self, chunk: Chunk) -> None:
         """Merge a chunk after its predecessors, unless blocks of it are missing."""
         if chunk.verdict.missing is None:
-            assert chunk.values is not None  # workers write to stores alone
             self.fold.put(chunk.number, chunk.values, chunk.verdict.errors)
 
     def outcome(self) -> Outcome:
@@ -303,8 +294,7 @@ class StoreSink:
     def keep(self, chunk: Chunk) -> None:
         """Write a chunk, or some rows of it."""
         with disk_errors(self.store.path, "take a chunk"):
-            keep_chunk(self._filling, self.plan.work, chunk)
-            self._flights.keep(chunk.number, chunk.flight)
+            self._flights.keep(chunk)
 
     def outcome(self) -> Outcome:
         """Return the current contents of the store."""
@@ -368,8 +358,8 @@ class ValueContents:
     def identity(self) -> Mapping[str, Any]:
         """The names of the dims of outputs, and the reducers, for the record."""
         reducers = self.plan.request.reducers
-        known = self.plan.request.output_coords
-        named = {"output_coords": coords_texts(known)} if known else {}
+        coords = self.plan.request.output_coords
+        named = {"output_coords": coords_texts(coords)} if coords else {}
         if reducers is None:
             return named
         reducing = reducing_identity(reducers, self.plan.points.traced[0])

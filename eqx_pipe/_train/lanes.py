@@ -185,7 +185,7 @@ class Lanes:
         self._training, self._space = training, request.space
         self._devices, self._mesh = len(request.devices), flat_mesh(request.devices)
         self._place = NamedSharding(self._mesh, P(self._mesh.axis_names))
-        self._given = None if request.batch_size == "auto" else request.batch_size
+        self._batch_size = None if request.batch_size == "auto" else request.batch_size
         self.point = point_maker(self._space, int(rows[0]))
         number = jax.ShapeDtypeStruct((), np.int32)
         # With such a dict JAX names the axis in messages: it is `point['lr']`.
@@ -200,7 +200,7 @@ class Lanes:
         size = sum(map(nbytes, self.metrics.values())) * len(rows)
         self._records = max(1, min(most, _BUFFER_BYTES // max(1, size)))
         plan = [number, number, jax.ShapeDtypeStruct((), np.bool_)]
-        self._own = [*jtu.tree_leaves(lane_args), *self.structs]
+        self._inputs = [*jtu.tree_leaves(lane_args), *self.structs]
         self.step = self._program(self._advance, [*lane_args, *self.structs], plan)
 
     def text(self) -> str:
@@ -346,7 +346,7 @@ class Lanes:
         """Return the program of steps, for some lanes of a device."""
         lanes = self._size(len(self.rows)) if lanes is None else lanes
         count, consts = lanes * self._devices, map(struct_of, self.step.consts)
-        split = [jax.ShapeDtypeStruct((count, *x.shape), x.dtype) for x in self._own]
+        split = [jax.ShapeDtypeStruct((count, *x.shape), x.dtype) for x in self._inputs]
         plan = np.int32(0), np.int32(1), np.bool_(True)
         with noting(lanes):
             return self.step.call.lower(*consts, *split, *plan).compile()
@@ -448,15 +448,15 @@ class Lanes:
             with noting(batch_size):
                 yield
         except TooLarge as error:
-            raise does_not_fit("train", error, self._given is not None) from error
+            raise does_not_fit("train", error, self._batch_size is not None) from error
 
     def _size(self, trainings: int) -> int:
         """Return the lanes of a device: full turns, halved as trainings stop.
 
         Each size is another program, so there are few.
         """
-        if self._given is not None:
-            return self._given
+        if self._batch_size is not None:
+            return self._batch_size
         each = -(-len(self.rows) // self._devices)
         size = -(-each // -(-each // _BATCH))
         while size > 1 and -(-size // 2) * self._devices >= trainings:

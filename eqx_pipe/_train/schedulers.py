@@ -39,7 +39,7 @@ class Population:
     parents: Int[np.ndarray, " trainings"]
     _groups: Int[np.ndarray, " trainings"] = dataclasses.field(repr=False)
     _read: Collection[str] = dataclasses.field(repr=False)
-    _given: Collection[str] = dataclasses.field(repr=False, default=())
+    _renewed: Collection[str] = dataclasses.field(repr=False, default=())
 
     def ranked(self, by: str, mode: str = "min") -> Int[np.ndarray, " active"]:
         """Return the indices of the active trainings, best first: NaN last.
@@ -103,7 +103,7 @@ class Population:
             changed[name] = new
         going = self._array("active", active, np.ones(len(every), bool), "booleans")
         going &= self.active | (parent != every)
-        new: Any = {"points": changed, "active": going, "_given": (*(points or ()),)}
+        new: Any = {"points": changed, "active": going, "_renewed": (*(points or ()),)}
         return dataclasses.replace(self, parents=parent, **new)
 
     def _array(

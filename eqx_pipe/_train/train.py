@@ -347,7 +347,7 @@ class _Run:
         pairs = zip(state.groups, state.carries, strict=True)
         state.columns = {name: np.asarray(x) for name, x in after.points.items()}
         state.carries = [
-            lanes.inherited(after.parents, carries, state.columns, after._given)
+            lanes.inherited(after.parents, carries, state.columns, after._renewed)
             for lanes, carries in pairs
         ]
         # A training that failed may continue from the carry of another.

@@ -63,6 +63,10 @@ Outputs: TypeAlias = tuple[list[Any], list[Any]]
 """Outputs that are stacked over the lanes, and outputs that are equal for all lanes."""
 
 
+Lane: TypeAlias = Callable[..., Outputs]
+"""A function of the slices of one lane."""
+
+
 class Vmapped(eqx.Module):
     """A function under `vmap`; see `vmap`."""
 
@@ -172,18 +176,25 @@ class _Call:
         of, size = self.of, self.size
         if of.mesh is not None:
             _check_can_split(of.mesh)
-        if of.axis_name is not None:
+        if of.axis_name is not None:  # a collective sees the lanes of one `vmap`
             self.check_one_batch()
             return self.finish(self.vmapped(ft.partial(self.lane, self.shared)))
+        # One lane is traced by itself: its references, effects and sizes decide how the
+        # lanes run. The batches evaluate this jaxpr, so `fn` is called once, and once
+        # more on a mesh that the types of arrays name.
         structs = list(map(_lane_struct, self.mapped, self.axes))
         jaxpr = trace(ft.partial(self.lane, self.shared), *structs)
         refs, changed = refs_of(jaxpr)
         if refs:
             self.check_only_read(refs, changed)
+            # The lanes only read these, so they get the values: the loop over batches
+            # then has no effect on them.
             values = [_value(ref, of.mesh) for ref in refs]
             jaxpr = trace(ft.partial(on_values(jaxpr, refs), *values), *structs)
         run = ft.partial(self.evaluated, jaxpr, jaxpr.consts)
         mesh = of.mesh or self.mesh_of_inputs()
+        # A reference that a lane makes of an input is its part of the user's reference,
+        # which changes if the lane writes to it.
         inner, into = open_jaxpr(jaxpr)[0], written(jaxpr)
         made = [eqn for eqn in inner.eqns if eqn.primitive.name == "new_ref"]
         changed = [id(eqn.invars[0]) for eqn in made if eqn.outvars[0] in into]
@@ -223,7 +234,7 @@ class _Call:
         same = self.out_axes.count(None)
         return outputs[: len(outputs) - same], outputs[len(outputs) - same :]
 
-    def vmapped(self, lane: Callable[..., Outputs]) -> Outputs:
+    def vmapped(self, lane: Lane) -> Outputs:
         """Return the outputs of all lanes at once."""
         every: Any = jax.vmap(
             lane,
@@ -253,11 +264,7 @@ class _Call:
         return choose_batch_size(analysis, each * len(devices), devices)
 
     def on_device(
-        self,
-        lane: Callable[..., Outputs],
-        lanes: list[Any],
-        first: First | None,
-        batch: int,
+        self, lane: Lane, lanes: list[Any], first: First | None, batch: int
     ) -> list[Any]:
         """Return the totals and stacked outputs of the lanes of a device, in batches.
 
@@ -284,9 +291,7 @@ class _Call:
         totals, outputs = in_batches(step, init, rows, batch, remat=remat)
         return [*totals, *outputs]
 
-    def one_batch(
-        self, lane: Callable[..., Outputs], rows: list[Any], batch: int
-    ) -> list[Any]:
+    def one_batch(self, lane: Lane, rows: list[Any], batch: int) -> list[Any]:
         """Return the stacked outputs of a batch."""
         if batch > 1:
             every: Any = jax.vmap(lane, out_axes=(0, None), axis_size=batch)
@@ -331,14 +336,10 @@ class _Call:
             stacked = self.on_device(lane, lanes, first, batch)
             return [*[x[None] for x in stacked[:sums]], *stacked[sums:]]
 
-        every = over_devices(
-            alone,
-            on,
-            (not copied, True, False),
-            leave_mesh=not typed,
-        )
+        every = over_devices(alone, on, (not copied, True, False), leave_mesh=not typed)
         # Outside of `jit`, JAX runs a `shard_map` operation by operation.
         stacked = jax.jit(every, inline=True)(lanes, first, shared)
+        # Each device has a total of its own lanes.
         totals, stacked = [jnp.sum(x, axis=0) for x in stacked[:sums]], stacked[sums:]
         if copied and explicit:
             # JAX does not implement uneven slices of arrays with explicit sharding.
@@ -645,13 +646,5 @@ def vmap(
             wrong += "outputs have no axis of lanes."
             cure = "Leave out one of them."
             raise value_error("vmap", wrong, cure)
-    return Vmapped(
-        fn,
-        Opaque((in_axes, out_axes)),
-        axis_name,
-        axis_size,
-        batch_size,
-        mesh,
-        bool(remat),
-        reduce,
-    )
+    axes, remat = Opaque((in_axes, out_axes)), bool(remat)
+    return Vmapped(fn, axes, axis_name, axis_size, batch_size, mesh, remat, reduce)

@@ -17,7 +17,10 @@ from ._laws.law import assert_compiles as assert_compiles
 _STRATEGIES = "arguments", "arrays", "from_jaxtyping", "given_typed"
 
 if _typing.TYPE_CHECKING:
-    from ._strategies import *  # noqa: F403
+    from ._strategies import arguments as arguments
+    from ._strategies import arrays as arrays
+    from ._strategies import from_jaxtyping as from_jaxtyping
+    from ._strategies import given_typed as given_typed
 else:
 
     def __getattr__(name: str) -> _typing.Any:

@@ -144,3 +144,16 @@ def test_a_sampler_that_has_no_more_points_ends_the_search():
     assert (
         len(found) == 6 and len(found.to_pandas()[["act", "n"]].drop_duplicates()) == 6
     )
+
+
+def test_a_search_by_optuna_resumes_from_its_store(tmp_path):
+    """The class of a sampler reaches loggers and caches of its package."""
+
+    def search(rounds, **options):
+        method = ep.search.Optuna(optuna.samplers.TPESampler)
+        options |= {"rounds": rounds, "num": 4, "key": jr.key(0)}
+        return ep.search.explore(bowl, MIXED, method, by="loss", **options)
+
+    search(2, store=tmp_path / "search")
+    resumed = search(4, store=tmp_path / "search").to_pandas()
+    assert resumed.equals(search(4).to_pandas())

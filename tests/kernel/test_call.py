@@ -186,6 +186,18 @@ def test_in_sweeps_on_any_devices():
     assert float(found.best().point["x"]) == 4
 
 
+@pytest.mark.parametrize(
+    "fn",
+    [lambda x: (), lambda x: 3.0, lambda x: x * 0 + 2, lambda x: x, lambda x: None],
+)
+def test_outputs_that_are_constants_inputs_or_nothing(fn):
+    x = jnp.linspace(0, 1, 40)
+    got, want = (jax.vmap(f)(x) for f in (ep.kernel(fn), fn))
+    agree(got, want)
+    kinds = [[y.weak_type for y in jax.tree.leaves(out)] for out in (got, want)]
+    assert kinds[0] == kinds[1]
+
+
 def test_polynomials():
     c, x = jr.normal(jr.key(0), (40, 4)), jnp.linspace(-2, 2, 40)
     got = jax.vmap(ep.kernel(jnp.polyval))(c, x)

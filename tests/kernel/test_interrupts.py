@@ -56,7 +56,8 @@ def test_ctrl_c_stops_a_call_and_not_the_next_one():
 def test_a_sweep_keeps_what_was_finished():
     space = ep.Space({"x": ep.Values(jnp.linspace(0, 1.2, 1200))})
     fn = ep.kernel(lambda p: slow(p["x"]))
-    timer = later(seconds=1.0)
+    ep.sweep(fn, {"x": ep.Values(jnp.linspace(0, 0.9, 1200))}, batch_size=10)
+    timer = later(seconds=3.0)
     with pytest.raises(KeyboardInterrupt) as error:
         ep.sweep(fn, space, batch_size=10)
     timer.join()

@@ -190,7 +190,6 @@ def test_notebooks_are_shown_and_well_formed(path):
     assert set(kinds) == {"", " [markdown]"}
     ast.parse(text)
     assert f"examples/{path.stem}.md" in (ROOT / "mkdocs.yml").read_text()
-    assert f"examples/{path.name}" in (ROOT / "README.md").read_text()
 
 
 def test_the_examples_are_found():

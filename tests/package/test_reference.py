@@ -46,8 +46,8 @@ def letters(text):
 
 def sections(page):
     """Return the HTML of each entry of a page by its heading."""
-    parts = re.split(r"<h2 ", page)[1:]
-    names = [text_of("<" + part.partition("</h2>")[0]) for part in parts]
+    parts = re.split(r"<h3 ", page)[1:]
+    names = [text_of("<" + part.partition("</h3>")[0]) for part in parts]
     return {n.removesuffix(" dataclass"): p for n, p in zip(names, parts, strict=True)}
 
 
@@ -64,7 +64,7 @@ def test_each_name_has_its_signature_and_its_docstring(pages, monkeypatch):
             first = inspect.getdoc(value).split("\n\n")[0]
             assert letters(first) in letters(text_of(markup)), name
             assert "._" in path or f'id="{path}"' in pages[page]
-            headings = re.findall(r"<h3.*?</h3>", markup, re.DOTALL)
+            headings = re.findall(r"<h4.*?</h4>", markup, re.DOTALL)
             assert not [h for h in map(text_of, headings) if re.match("_[^_]", h)]
             if inspect.isfunction(value) or value in doctests.constructed():
                 code = re.search(r"doc-signature.*?</pre></div>", markup, re.DOTALL)

@@ -54,9 +54,10 @@ from eqx_pipe._store import (
 )
 from eqx_pipe._store.disk import Entry
 from eqx_pipe._sweep import flights, remote
-from eqx_pipe._sweep.planning import open_to_workers
-from eqx_pipe._sweep.work.buffer import Asked, Chunk, Verdict, Work
+from eqx_pipe._sweep.plan import open_to_workers
+from eqx_pipe._sweep.work.buffer import Asked, Chunk, Verdict
 from eqx_pipe._sweep.work.flight import Flight
+from eqx_pipe._sweep.work.work import Work
 
 from . import small_store as small
 from .bucket import Bucket
@@ -106,6 +107,7 @@ GROWTHS = [
 # Flights ask their work for the batch size only.
 POINTS = types.SimpleNamespace(adapts=False, largest_batch=1)
 WORK = mock.Mock(spec=Work, points=POINTS)
+NO_VERDICT = Verdict(np.zeros(0, bool))
 
 
 def _identity(flying):
@@ -624,12 +626,12 @@ class History:
             state = [leaf[~(done | kept)] / 2 for leaf in values]
             call, place = (0, 0, 0, len(at)), np.zeros((1, 4), np.uint32)
             saved = Flight(call, 1, place, state, buffers=[own], rows=rows)
-            flying.keep(number, saved)
+            flying.keep(Chunk(number, None, [], NO_VERDICT, saved))
             self.counts["saved"] += 1
             if self.rng.random() < 0.3 and not self.world.quiet:
                 return False
         keep(~kept, whole)
-        flying.keep(number, None)
+        flying.keep(Chunk(number, None, [], NO_VERDICT))
         return True
 
     def keep(self, filling, number, at, values, bad, some, rows):

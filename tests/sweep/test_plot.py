@@ -218,3 +218,14 @@ def test_points_without_a_number_are_gaps(tmp_path):
     assert np.isnan(half).tolist() == [False] * 4 + [True] * 4
     counts = ep.sweep(lambda p: jnp.int32(3), space, store=tmp_path / "n", shard=(0, 2))
     assert np.isnan(counts.plot().lines[0].get_ydata()).sum() == 4
+
+
+def test_curves_of_axes_that_vary_together_are_lines_by_the_dim_that_is_named():
+    pairs = {
+        "a": ep.Values([1.0, 2.0], dim="run"),
+        "b": ep.Values([3.0, 5.0], dim="run"),
+    }
+    result = ep.sweep(lambda p: p["a"] * jnp.arange(3.0), pairs)
+    with pytest.raises(ValueError, match="`hue='run'` draws a curve for each"):
+        result.plot()
+    assert [line.get_ydata()[1] for line in result.plot(hue="run").lines] == [1, 2]

@@ -3,19 +3,25 @@
 Each case makes a function and a change, and the sweep after it is that of a plain loop.
 """
 
+import _csv
 import abc
 import collections
 import contextlib
 import dataclasses
+import decimal
 import enum
 import functools as ft
+import importlib.util
 import math
 import operator
 import pathlib
+import shutil
 import sys
+import tempfile
 import types
 import weakref
 
+import beartype
 import equinox as eqx
 import jax
 import jax.extend
@@ -122,8 +128,47 @@ def a_format():
 
 @case
 def all_variables():
-    cfg, every = module(rate=1.0), vars
-    return lambda p: p * every(cfg)["rate"], set_to(cfg, "rate", 3.0)
+    cfg, every, name = module(rate=1.0), vars, "rate"
+    return lambda p: p * every(cfg)[name], set_to(cfg, "rate", 3.0)
+
+
+@case
+def a_module_that_is_loaded_by_name():
+    cfg = sys.modules["settings_of_a_test"] = module("settings_of_a_test", rate=1.0)
+    load, name = importlib.import_module, "settings_of_a_test"
+    return lambda p: p * load(name).rate, set_to(cfg, "rate", 3.0)
+
+
+@kept
+def a_module_that_the_function_imports():
+    cfg = sys.modules["settings_of_a_test"] = module("settings_of_a_test", rate=1.0)
+
+    def fn(p):
+        import settings_of_a_test  # type: ignore[import-not-found]
+
+        return p * settings_of_a_test.rate
+
+    return fn, set_to(cfg, "rate", 3.0)
+
+
+@kept
+def a_name_that_is_gone_from_a_module():
+    cfg = module(a=1.0)
+
+    def fn(p):
+        try:
+            return p * cfg.a
+        except AttributeError:
+            return 3 * p * cfg.b
+
+    return fn, lambda: vars(cfg).update(b=vars(cfg).pop("a"))
+
+
+@kept
+def a_function_put_into_a_library():
+    math.scale_of_a_test = lambda x: x
+    fn = lambda p: math.scale_of_a_test(p)  # noqa: E731
+    return fn, set_to(math, "scale_of_a_test", lambda x: 3 * x)
 
 
 @case
@@ -289,6 +334,33 @@ def a_class_that_a_function_makes():
     return fn, put(box, 0, 3.0)
 
 
+@kept
+def another_class_of_python():
+    box = [float]
+    return lambda p: p * box[0](1.5), put(box, 0, int)
+
+
+@kept
+def equal_bases():
+    A, B = type("A", (), {}), type("A", (), {})
+
+    class C(A):
+        pass
+
+    one = C()
+    fn = lambda p: p * (1.0 if isinstance(one, A) else 3.0)  # noqa: E731
+    return fn, set_to(C, "__bases__", (B,))
+
+
+@kept
+def the_name_of_a_class():
+    class A:
+        pass
+
+    one = A()
+    return lambda p: p * len(type(one).__name__), set_to(A, "__name__", "ABC")
+
+
 # Objects: attributes, slots, items, and the value of a number or text.
 
 
@@ -376,6 +448,12 @@ def zeros_of_another_sign():
 def a_numpy_array():
     array = np.ones(3)
     return lambda p: p * float(array.sum()), put(array, 0, 7.0)
+
+
+@case
+def a_ref():
+    ref = jax.new_ref(jnp.array(1.0))
+    return lambda p: p * ref[...], put(ref, ..., 3.0)
 
 
 @kept
@@ -514,6 +592,25 @@ def another_function_of_a_library():
 
 
 @kept
+def a_function_of_the_same_name():
+    box = [pow]
+    fn = lambda p: p * (1.0 if isinstance(box[0](2, 3), int) else 3.0)  # noqa: E731
+    return fn, put(box, 0, math.pow)
+
+
+@case
+def a_function_of_an_extension_of_users():
+    folder = tempfile.mkdtemp()
+    file = shutil.copy(pathlib.Path(_csv.__file__), folder)
+    spec = importlib.util.spec_from_file_location("_csv", file)
+    extension = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(extension)
+    limit = extension.field_size_limit
+    limit(1)
+    return lambda p: p * limit(), lambda: limit(3)
+
+
+@kept
 def another_method_of_a_text():
     box = ["a".upper]
     return lambda p: p * (1.0 if box[0]() == "A" else 3.0), put(box, 0, "a".lower)
@@ -528,6 +625,19 @@ def another_method_of_an_object():
     box = [types.MethodType(lambda self: self.rate, one)]
     other = types.MethodType(lambda self: 3 * self.rate, one)
     return lambda p: p * box[0](), put(box, 0, other)
+
+
+@kept
+def a_method_of_another_object():
+    class A:
+        def __init__(self, rate):
+            self.rate = rate
+
+        def scale(self):
+            return self.rate
+
+    box = [A(1.0).scale]
+    return lambda p: p * box[0](), put(box, 0, A(3.0).scale)
 
 
 @kept
@@ -568,6 +678,27 @@ def another_jit_of_a_function():
 
     box = [jax.jit(scale)]
     return lambda p: box[0](p, 1), put(box, 0, jax.jit(scale, static_argnums=1))
+
+
+@kept
+def an_attribute_of_a_function():
+    inner = lambda x: x  # noqa: E731
+    inner.rate = 1.0
+    return lambda p: inner(p) * inner.rate, set_to(inner, "rate", 3.0)
+
+
+@kept
+def an_attribute_of_a_function_that_a_library_made():
+    inner = contextlib.contextmanager(lambda: iter([1.0]))
+    inner.rate = 1.0
+    return lambda p: p * inner.rate, set_to(inner, "rate", 3.0)
+
+
+@kept
+def what_beartype_wraps():
+    box = [1.0]
+    inner = beartype.beartype(lambda x: x * box[0])
+    return lambda p: inner(p), put(box, 0, 3.0)
 
 
 @kept
@@ -690,6 +821,65 @@ def test_an_unchanged_function_is_not_traced_again(name):
     assert change and not [event for event in traced if "jaxpr_trace" in event]
 
 
+def test_a_sweeper_sees_other_values_in_a_static_module():
+    cfg = module(rate=1.0)
+    space = {"c": ep.Static([cfg]), "x": LINE}
+    run = ep.sweeper(lambda p: p["x"] * p["c"].rate, space)
+    before = run(space).values
+    cfg.rate = 3.0
+    assert np.allclose(run(space).values, 3 * before)
+
+
+def by_code(factor):
+    return (lambda x: x) if factor == 1 else (lambda x: np.float32(3 * x))
+
+
+def by_closure(factor):
+    return lambda x: np.float32(factor * x)
+
+
+def by_list(factor):
+    box = [factor]
+    return lambda x: np.float32(box[0] * x)
+
+
+def by_class(factor):
+    made = type("Made", (), {"rate": factor})
+    return lambda x: np.float32(made.rate * x)
+
+
+def by_globals(factor):
+    scope = {"rate": factor, "np": np}
+    exec(BY_GLOBALS, scope)
+    return scope["call"]
+
+
+BY_GLOBALS = compile("def call(x): return np.float32(rate * x)", "<test>", "exec")
+CALLBACKS = [by_code, by_closure, by_list, by_class, by_globals]
+
+
+@pytest.mark.parametrize("make", CALLBACKS)
+def test_a_program_that_calls_python_calls_its_own_function(make):
+    struct = jax.ShapeDtypeStruct((), np.float32)
+    for factor in (1.0, 3.0):
+        call = make(factor)
+        fn = lambda p, call=call: jax.pure_callback(  # noqa: E731
+            call, struct, p, vmap_method="sequential"
+        )
+        values = ep.sweep(fn, LINE, progress=False).values
+        assert np.allclose(values, factor * np.linspace(1, 2, 3))
+
+
+def test_a_program_that_calls_python_passes_its_own_names():
+    struct = jax.ShapeDtypeStruct((), np.float32)
+    call = lambda given: np.float32(1.0 if "a" in given else 3.0)  # noqa: E731
+    for name, value in (("a", 1.0), ("b", 3.0)):
+        fn = lambda p, name=name: jax.pure_callback(  # noqa: E731
+            call, struct, {name: p}, vmap_method="sequential"
+        )
+        assert np.all(ep.sweep(fn, LINE, progress=False).values[:] == value)
+
+
 @pytest.mark.parametrize("old, new", [(0.0, -0.0), (True, 1), ([1.0], [3.0])])
 def test_a_sweeper_sees_other_static_values(old, new):
     config = {"x": old}
@@ -728,6 +918,15 @@ def scaled(x):
     return x * RATE
 
 
+def test_a_law_sees_another_object_that_is_not_understood(monkeypatch):
+    x = jnp.linspace(1.0, 2.0, 3)
+    monkeypatch.setitem(globals(), "RATE", decimal.Decimal(1))
+    ept.check_function(rounded, x, only=("finite",))
+    monkeypatch.setitem(globals(), "RATE", decimal.Decimal("nan"))
+    with pytest.raises(AssertionError, match="finite"):
+        ept.check_function(rounded, x, only=("finite",))
+
+
 def test_a_law_sees_another_global(monkeypatch):
     x = jnp.linspace(1.0, 2.0, 3)
     ept.check_function(rounded, x, only=("finite",))
@@ -737,4 +936,4 @@ def test_a_law_sees_another_global(monkeypatch):
 
 
 def rounded(x):
-    return x * RATE
+    return x * float(RATE)

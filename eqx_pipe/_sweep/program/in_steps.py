@@ -18,20 +18,8 @@ from jaxtyping import Array, UInt32
 
 from ..._jaxprs import Split
 from ..._vmap import flat_mesh, over_devices
-from .layout import (
-    COUNT,
-    DIGITS,
-    Given,
-    Layout,
-    as_stored,
-    begin_of,
-    buffers,
-    each_its_rows,
-    everywhere,
-    point_inputs,
-    read,
-    rows_of_batch,
-)
+from .layout import COUNT, DIGITS, Arguments, Layout, each_its_rows, everywhere
+from .whole import as_stored, begin_of, buffers, point_inputs, read, rows_of_batch
 
 BATCH, LOOP, AT, BUDGET = range(4)
 """The columns of `place`: for each device the batch in flight, its loop, the steps of
@@ -48,7 +36,7 @@ def build_split(
     """Return the function to compile, under `jax.jit`.
 
     It is like that of `kernel.build`, but is called as `kernel(control, table, place,
-    sources, state, given)` and returns a place, a state and the outputs. Rows of
+    sources, state, args)` and returns a place, a state and the outputs. Rows of
     batches that did not end in the call are 0. In the batch in flight, lane k computes
     the point of the lane `sources[k]`, so that points that failed are left out; the
     state of lane k belongs to that point. `batched` comes from `batched_in`.
@@ -62,9 +50,9 @@ def build_split(
         place: UInt32[Array, "1 4"],
         sources: UInt32[Array, " batch"],
         state: list[Array],
-        given: Given,
+        args: Arguments,
     ) -> tuple[Array, list[Array], list[Array]]:
-        inputs = inputs_of(control, given)
+        inputs = inputs_of(control, args)
 
         def over(f: Callable[..., Any], ids: Any, state: Any, out: Any, *more: Any):
             return _over(f, batch, (ids, state, *more), batched, out)
@@ -93,10 +81,10 @@ def build_split(
 
         def step(s: Any) -> Any:
             number, loop, at, left, state, made = s
-            ids = rows_of_batch(layout, control, table, number, given)
-            own = jnp.arange(batch, dtype=jnp.uint32)
+            ids = rows_of_batch(layout, control, table, number, args)
+            lanes = jnp.arange(batch, dtype=jnp.uint32)
             # Lanes of failed points all repeat the same one, so nothing is gathered.
-            moved = (number == place[0, BATCH]) & (sources != own)
+            moved = (number == place[0, BATCH]) & (sources != lanes)
             other = jnp.max(jnp.where(moved, sources, jnp.uint32(0)))
 
             def without_failed(x: Array) -> Array:
@@ -155,8 +143,10 @@ def state_of(
     """Return the structs of the state of all devices."""
     devices, batch = len(layout.devices), layout.batch_size
     return [
-        jax.ShapeDtypeStruct((devices * (batch if own else 1), *leaf.shape), leaf.dtype)
-        for leaf, own in zip(split.state, batched, strict=True)
+        jax.ShapeDtypeStruct(
+            (devices * (batch if has_lanes else 1), *leaf.shape), leaf.dtype
+        )
+        for leaf, has_lanes in zip(split.state, batched, strict=True)
     ]
 
 
@@ -176,35 +166,38 @@ def _over(
         one = jax.tree.map(lambda x: x[0], ids)
         made = f(one, [leaf[0] for leaf in state], *more)
         return [jnp.expand_dims(leaf, 0) for leaf in made]
-    state = [leaf if own else leaf[0] for leaf, own in zip(state, batched, strict=True)]
-    axes = [0 if own else None for own in batched]
+    state = [
+        leaf if has_lanes else leaf[0]
+        for leaf, has_lanes in zip(state, batched, strict=True)
+    ]
+    axes = [0 if has_lanes else None for has_lanes in batched]
     ins = 0, axes, *[None] * len(more)
-    outs = [0 if own else None for own in out]
+    outs = [0 if has_lanes else None for has_lanes in out]
     made = jax.vmap(f, in_axes=ins, out_axes=outs)(ids, state, *more)
     return [
-        leaf if own else jnp.expand_dims(leaf, 0)
-        for leaf, own in zip(made, out, strict=True)
+        leaf if has_lanes else jnp.expand_dims(leaf, 0)
+        for leaf, has_lanes in zip(made, out, strict=True)
     ]
 
 
-def batched_in(split: Split, layout: Layout, given: Given) -> list[bool]:
+def batched_in(split: Split, layout: Layout, args: Arguments) -> list[bool]:
     """Return for each leaf of the state whether JAX vectorises it over a batch.
 
-    `given` has structs.
+    `args` has structs.
 
     JAX itself answers: a `custom_vmap` function gets to know which arguments it has
     with a batch axis. A mark too many would add lanes to values that libraries require
     to have none (`nonbatchable` of Equinox), and one too few would raise.
     """
     batch = layout.batch_size
-    found = [False] * len(split.slots)
+    batched = [False] * len(split.slots)
     if batch == 1:
-        return found
+        return batched
     width = (len(layout.lengths),) if layout.listed else ()
     values = []
     if layout.together is not None:
-        shapes = [(batch, *layout.row_shape(k, x)) for k, x in enumerate(given.columns)]
-        pairs = zip(shapes, given.columns, strict=True)
+        shapes = [(batch, *layout.row_shape(k, x)) for k, x in enumerate(args.columns)]
+        pairs = zip(shapes, args.columns, strict=True)
         values = [jax.ShapeDtypeStruct(shape, x.dtype) for shape, x in pairs]
     ids = jax.ShapeDtypeStruct((batch, *width), jnp.uint32), values
     number = jax.ShapeDtypeStruct((), jnp.uint32)
@@ -222,20 +215,22 @@ def batched_in(split: Split, layout: Layout, given: Given) -> list[bool]:
             seen[:] = batched
             return leaves, tuple(batched)
 
-        def vectorised(ids: Any, state: Any, control: Any, given: Any, *n: Any) -> Any:
+        def vectorised(ids: Any, state: Any, control: Any, args: Any, *n: Any) -> Any:
             def lane(row: Any, state: Any) -> Any:
-                leaves = f(point_inputs(layout)(control, given)(row), state, *n)
+                leaves = f(point_inputs(layout)(control, args)(row), state, *n)
                 seen[:] = [False] * len(leaves)
                 return spy(*leaves)
 
-            axes = [0 if own else None for own in found]
+            axes = [0 if has_lanes else None for has_lanes in batched]
             return jax.vmap(lane, in_axes=(0, axes))(ids, state)
 
         state = [
-            jax.ShapeDtypeStruct(((batch,) if own else ()) + leaf.shape, leaf.dtype)
-            for leaf, own in zip(split.state, found, strict=True)
+            jax.ShapeDtypeStruct(
+                ((batch,) if has_lanes else ()) + leaf.shape, leaf.dtype
+            )
+            for leaf, has_lanes in zip(split.state, batched, strict=True)
         ]
-        jax.eval_shape(vectorised, ids, state, control, given, number, number)
+        jax.eval_shape(vectorised, ids, state, control, args, number, number)
         return seen
 
     for k in range(len(split.loops)):
@@ -246,7 +241,7 @@ def batched_in(split: Split, layout: Layout, given: Given) -> list[bool]:
         def advance(inputs: Any, state: Any, at: Any, left: Any, k: int = k) -> Any:
             return split.advance(k, inputs, state, at, left)[0]
 
-        found[split.place(k)] = marks(begin)
-        while (now := marks(advance)) != found[split.moving(k)]:
-            found[split.moving(k)] = now
-    return found
+        batched[split.place(k)] = marks(begin)
+        while (now := marks(advance)) != batched[split.moving(k)]:
+            batched[split.moving(k)] = now
+    return batched

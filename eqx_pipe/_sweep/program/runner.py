@@ -1,4 +1,10 @@
-"""The host's part of a running sweep: programs, their arguments, calls and failures."""
+"""A compiled program and its calls, and what the plan of a sweep keeps of programs.
+
+The range of points that a program computes is data. So a call that failed for many
+points is repeated for half of them, and so on, without another compilation. Only trying
+tells the memory that a batch needs: other programs use the device too, and CPUs do not
+report their memory.
+"""
 
 import contextlib
 import threading
@@ -25,8 +31,9 @@ from ..._run import (
 )
 from ..trace.trace import Traced, abstract
 from .in_steps import batched_in, build_split, state_of
-from .layout import COUNT, Given, LaneOf, Layout, Partition, Place, build, each_its_rows
+from .layout import COUNT, Arguments, Layout, Partition, Place, each_its_rows
 from .select import ByTable, Selected
+from .whole import LaneOf, build
 
 # XLA splits a step of a program over its threads if it estimates that the step is long,
 # even if every core has its own device. The devices then wait for each other's threads:
@@ -89,7 +96,7 @@ class Runner:
         outputs: Sequence[jax.ShapeDtypeStruct],
         layout: Layout,
         points: Selected,
-        given: Given,
+        args: Arguments,
         finite: bool = True,
         split: Split | None = None,
         probe: bool = False,
@@ -108,15 +115,15 @@ class Runner:
             # Not NumPy arrays: with several processes JAX does not lower a program for
             # NumPy arrays that are split over devices, even if all devices belong to
             # this process.
-            structs = jtu.tree_map(abstract, (*selected, given))
+            structs = jtu.tree_map(abstract, (*selected, args))
             if split is None:
                 return build(lane_of, outputs, layout).lower(*structs)
-            control, table, own = structs
-            batched = batched_in(split, layout, own)
+            control, table, types = structs
+            batched = batched_in(split, layout, types)
             kernel = build_split(split, outputs, layout, batched)
             state = state_of(split, layout, batched)
             place, sources = map(abstract, fresh_lanes(layout))
-            return kernel.lower(control, table, place, sources, state, own)
+            return kernel.lower(control, table, place, sources, state, types)
 
         options = _UNSPLIT if layout.unsplit else None
         place: Any = layout
@@ -129,7 +136,7 @@ class Runner:
 
     def compute(
         self,
-        given: Given,
+        args: Arguments,
         points: Selected,
         values: list[np.ndarray],
         first: int,
@@ -142,15 +149,19 @@ class Runner:
 
         def whole() -> None:
             selected = selecting(points, first, count, self.layout)
-            outputs = self.kernel(*selected, given)
+            outputs = self.kernel(*selected, args)
             check_finite(outputs, infs=self.finite)
             rows = points.rows(first, first + count)
             _collect(outputs, values, rows, self.layout.partition(count))
 
-        return self.guarded(given, points, first, whole)
+        return self.guarded(args, points, first, whole)
 
     def guarded(
-        self, given: Given, points: Selected, first: int, call: Callable[[], None]
+        self,
+        args: Arguments,
+        points: Selected,
+        first: int,
+        call: Callable[[], None],
     ) -> Exception | None:
         """Return the error of `call` if a point fails in it.
 
@@ -164,7 +175,7 @@ class Runner:
             except Exception as error:
                 stopped = STOPPED in str(error)  # some ways raise it as a `ValueError`
                 if isinstance(error, TooLarge | jax.errors.JaxRuntimeError) or stopped:
-                    self._settle(given, points, first)
+                    self._settle(args, points, first)
                 if stopped:
                     text = "a signal stopped the kernels of this sweep."
                     raise Stopped(message("sweep", text, "Call it again.")) from error
@@ -175,7 +186,7 @@ class Runner:
                 return as_nonfinite(error)
         return None
 
-    def _settle(self, given: Given, points: Selected, first: int) -> None:
+    def _settle(self, args: Arguments, points: Selected, first: int) -> None:
         """Run the program once more after an error, for no points at all.
 
         JAX would report the error again when Python exits, unless another program has
@@ -192,7 +203,7 @@ class Runner:
             place, sources, state = self.fresh()
             middle = place, sources, self.placed(state)
         with contextlib.suppress(jax.errors.JaxRuntimeError):
-            jax.block_until_ready(self.kernel(nothing, table, *middle, given))
+            jax.block_until_ready(self.kernel(nothing, table, *middle, args))
 
     @property
     def state(self) -> Sequence[jax.ShapeDtypeStruct]:
@@ -204,9 +215,8 @@ class Runner:
 
     def fresh(self) -> Saved:
         """Return the place, the sources of lanes and the state before all batches."""
-        return *fresh_lanes(self.layout), [
-            np.zeros(x.shape, x.dtype) for x in self.state
-        ]
+        state = [np.zeros(x.shape, x.dtype) for x in self.state]
+        return *fresh_lanes(self.layout), state
 
     def placed(self, state: Sequence[np.ndarray]) -> list[jax.Array]:
         """Return a state on the devices."""
@@ -214,6 +224,7 @@ class Runner:
 
 
 def fresh_lanes(layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+    """Return the place before all batches, and lanes that compute their own points."""
     devices, lanes = len(layout.devices), np.arange(layout.batch_size, dtype=np.uint32)
     return np.zeros((devices, 4), np.uint32), np.tile(lanes, devices)
 
@@ -230,12 +241,12 @@ def _collect(
     """Copy the outputs of one call to their rows, without padding."""
     for out, into in zip(outputs, values, strict=True):
         for device, shard in enumerate(by_device(out)):
-            data, own = np.asarray(shard), partition.own(device)
+            data, mine = np.asarray(shard), partition.own(device)
             if isinstance(rows, slice):
-                place = into[rows][own]
+                place = into[rows][mine]
                 place[...] = data[: len(place)]
             else:
-                place = rows[own]
+                place = rows[mine]
                 into[place] = data[: len(place)]
 
 
@@ -253,13 +264,3 @@ def selecting(points: Selected, first: int, now: int, layout: Layout) -> Any:
         args = jax.device_put(control, each_its_rows(layout)), table
         CONTROLS.put(place, args)
     return args
-
-
-# JAX checks the outputs of a program that was compiled ahead of time at its first call
-# only, so a sweep checks them itself.
-
-
-# The range of points that a kernel computes is data. So a program that failed for many
-# points is called for half of them, and so on, without another compilation. Only trying
-# tells the memory that a batch needs: other programs use the device too, and CPUs do
-# not report their memory.

@@ -59,8 +59,8 @@ class ByTable:
         # Batches are whole: the last point is repeated at the end of one.
         table = np.broadcast_to(rows[-1], shape).copy()
         for device, into in enumerate(table):
-            own = rows[partition.own(device)]
-            into[: len(own)] = own
+            mine = rows[partition.own(device)]
+            into[: len(mine)] = mine
         return control_of(partition, points, digits), table.reshape(-1, shape[-1])
 
     def rows(self, first: int, last: int) -> Int64[np.ndarray, " points"]:

@@ -1,8 +1,4 @@
-"""Points with equal `Static` values, and the selection of points for a program.
-
-Such points are a case of a sweep, which needs one program. The device computes the
-indices of consecutive points from an offset; other points are listed in a table.
-"""
+"""Cases: the points with equal `Static` values, which share a trace and a program."""
 
 import contextlib
 import dataclasses
@@ -60,7 +56,7 @@ def cases_of(geometry: Geometry) -> list[Case]:
     here = None
     if geometry.is_part and geometry.size:
         here = np.bincount(case_numbers(geometry, static, np.arange(geometry.size)))
-    found = []
+    cases = []
     for number, chosen in enumerate(it.product(*static.values())):
         at = {dim: int(some[0]) for dim, some in zip(static, chosen, strict=True)}
         if here is None:
@@ -70,10 +66,10 @@ def cases_of(geometry: Geometry) -> list[Case]:
             size = int(here[number]) if number < len(here) else 0
         if size or not geometry.size:
             plain = tuple(at.get(dim, 0) for dim in range(len(geometry.lengths)))
-            found.append(Case(number, size, plain, _text(geometry, at)))
+            cases.append(Case(number, size, plain, _text(geometry, at)))
         if geometry.size == 0:  # one case, for the structure of an output
             break
-    return found
+    return cases
 
 
 def static_values_of(geometry: Geometry) -> StaticValues:
@@ -83,11 +79,11 @@ def static_values_of(geometry: Geometry) -> StaticValues:
 
 def _grouped(geometry: Geometry, dim: int) -> list[np.ndarray]:
     axes = _static_axes(geometry, dim)
-    found: dict[Any, list[int]] = {}
+    by_values: dict[Any, list[int]] = {}
     for i in range(len(axes[0][1])):
         values = tuple(as_hashable(axis.value(i, None)) for _, axis in axes)
-        found.setdefault(values, []).append(i)
-    return [np.array(positions, np.int64) for positions in found.values()]
+        by_values.setdefault(values, []).append(i)
+    return [np.array(positions, np.int64) for positions in by_values.values()]
 
 
 def case_numbers(
@@ -136,8 +132,8 @@ def has_any(
         numbers = case_numbers(geometry, static, np.flatnonzero(kept[0]))
         return bool(np.any(numbers == case.number))
     for dim, members in static.items():
-        own = next(each for each in members if each[0] == case.plain[dim])
-        if dim < len(kept) and not kept[dim][own].any():
+        positions = next(each for each in members if each[0] == case.plain[dim])
+        if dim < len(kept) and not kept[dim][positions].any():
             return False
     return True
 
@@ -164,9 +160,8 @@ def check_agree(
     """Raise a `StructureError` unless the outputs of all cases agree in structure."""
     lines = []
     for case, output in zip(cases[1:], outputs[1:], strict=True):
-        found = differences(outputs[0], output)
-        if found:
-            lines.append(f"- {cases[0].text} against {case.text}: {'; '.join(found)}")
+        if texts := differences(outputs[0], output):
+            lines.append(f"- {cases[0].text} against {case.text}: {'; '.join(texts)}")
     if lines:
         more = [f"- and {len(lines) - 5} more"] if len(lines) > 5 else []
         raise structure_error(

@@ -30,14 +30,14 @@ _MOST_BYTES = 2**22
 _config = operator.attrgetter(*(k for k in jax.config.values if hasattr(jax.config, k)))
 
 
-Found: TypeAlias = tuple[list[Case], list[Traced], tuple[tuple[Case, str], ...]]
+Traces: TypeAlias = tuple[list[Case], list[Traced], tuple[tuple[Case, str], ...]]
 """Cases with their traces, and cases that raised with their errors."""
 
 
 class _Entry(NamedTuple):
     owner: weakref.ref[Any]
     guard: list[Any]
-    found: Found
+    traces: Traces
 
 
 def kept(
@@ -45,8 +45,8 @@ def kept(
     space: Space,
     key: Key | None,
     options: Hashable,
-    make: Callable[[], Found],
-) -> Found:
+    make: Callable[[], Traces],
+) -> Traces:
     """Return the traces of an earlier call if `make` would return the same again.
 
     An entry is removed with its function, to which it does not refer.
@@ -61,13 +61,13 @@ def kept(
     except (Unsure, TypeError):  # no hash, or no weak reference
         return make()
     if entry is not None and entry.owner() is owner and entry.guard == guard:
-        return entry.found
-    found = make()
-    arrays = [x for each in found[1] for x in each.program.constants]
+        return entry.traces
+    traces = make()
+    arrays = [x for each in traces[1] for x in each.fingerprint.constants]
     # Tracing may itself have changed what it read.
     if sum(map(nbytes, arrays)) <= _MOST_BYTES and _is_still(guard, fn, space):
-        TRACES.put(place, _Entry(ref, guard, found))
-    return found
+        TRACES.put(place, _Entry(ref, guard, traces))
+    return traces
 
 
 def schema(space: Space, key: Key | None) -> Hashable:

@@ -105,7 +105,7 @@ class Traced:
         return bool(self.jaxpr.effects)
 
     @ft.cached_property
-    def program(self) -> Fingerprint:
+    def fingerprint(self) -> Fingerprint:
         """The fingerprint of the jaxpr, with its constants."""
         return fingerprint_of(self.jaxpr)
 
@@ -126,13 +126,13 @@ class Traced:
 
         Effects must happen once, so a program with effects is not split.
         """
-        on_cpu, constants = platform == "cpu", self.program.constants
+        on_cpu, constants = platform == "cpu", self.fingerprint.constants
         least = (LONG if on_cpu else LONG_ELSEWHERE) / (batch_size + _FIXED)
         if least not in self._splits:
             self._splits[least] = None
             if not self.has_effects:
-                found = split_of(self.jaxpr, constants, least, not on_cpu)
-                self._splits[least] = found
+                split = split_of(self.jaxpr, constants, least, not on_cpu)
+                self._splits[least] = split
         return self._splits[least]
 
     @ft.cached_property
@@ -162,16 +162,16 @@ def trace(
     alone: dict[str, Any] = {}
 
     def flat(
-        given: PyTree, rows: list[Any], digits: list[Any], key: Key | None
+        arrays: PyTree, rows: list[Any], digits: list[Any], key: Key | None
     ) -> list[Any]:
-        leaves, space_key = eqx.combine(given, static)
+        leaves, space_key = eqx.combine(arrays, static)
         leaves = list(leaves)
         for (index, _, _), row in zip(at, rows, strict=True):
             leaves[index] = leaves[index].at_row(row)
         point = geometry.point(leaves, space_key, digits, plain)
         alone.update(_on_point(function, fn, point, key))
-        arrays = jtu.tree_leaves((eqx.filter(point, _is_tracer), key))
-        return as_function(alone["own"])(*arrays)
+        leaves = jtu.tree_leaves((eqx.filter(point, _is_tracer), key))
+        return as_function(alone["own"])(*leaves)
 
     digits = [jax.ShapeDtypeStruct((), jnp.int32)] * len(geometry.lengths)
     # Use plain types: an array made under the user's mesh has that mesh in its type.

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Int64
 from ..._errors import log_once
 from ..._run import Stopped, check_finite, clock, save_pause, search
 from ..program.in_steps import BATCH, BUDGET
-from ..program.layout import COUNT, Given
+from ..program.layout import COUNT, Arguments
 from ..program.runner import Runner, Saved, by_device, fresh_lanes, selecting
 from ..program.select import Selected
 
@@ -70,7 +70,7 @@ class Begun:
     def __init__(
         self,
         runner: Runner,
-        given: Given,
+        args: Arguments,
         points: Selected,
         values: list[np.ndarray],
         which: tuple[int, int],
@@ -79,7 +79,10 @@ class Begun:
     ):
         """Begin points of the slice of the rows and the case that `which` has."""
         self._call = *which, first, count
-        self._runner, self._given, self.points = runner, given, points
+        # Lane k computes the point of the lane `sources[k]`: its own, unless that has
+        # failed. So failed points leave no hole, and no other point changes its lane,
+        # which could change its bits.
+        self._runner, self._arguments, self.points = runner, args, points
         self._values, self.first, self.count = values, first, count
         self.batch_size = runner.layout.batch_size
         self._partition = runner.layout.partition(count)
@@ -158,6 +161,7 @@ class Begun:
         The batches in flight are computed again from the last save on. If none of their
         points failed, a later one did: then they advance by a call.
         """
+        # The failed call was given the state and destroyed it, so all of them go back.
         budget, since = self._runner.pace.steps, self._since
         self._go_to(self._saved)
         if since and self._enter(since) is None:
@@ -165,6 +169,7 @@ class Begun:
         elif since:
             self._go_to(self._saved)
             budget += since
+        # Now the failure lies within the next `budget` steps of these batches.
         saved, end = self._saved, self._place[:, BATCH] + 1
         left = [(at, lane) for at, lane in self._lanes() if self._is_left[at]]
 
@@ -173,15 +178,15 @@ class Begun:
             self._go_to(self._only(saved, [lane for _, lane in some]))
             return self._enter(budget, end, trial=True)
 
-        found = search(fails, 0, len(left), only_first)
-        failed = {k for k, _ in found}
+        failures = search(fails, 0, len(left), only_first)
+        failed = {k for k, _ in failures}
         healthy = [lane for k, (_, lane) in enumerate(left) if k not in failed]
         self._go_to(self._only(saved, healthy))
-        if not found:
+        if not failures:
             return None if self._enter(budget, end) else []
-        offsets = np.array([left[k][0] for k, _ in found])
+        offsets = np.array([left[k][0] for k, _ in failures])
         self._is_left[offsets], self.finished = False, offsets
-        return [(self.first + left[k][0], error) for k, error in found]
+        return [(self.first + left[k][0], error) for k, error in failures]
 
     def _go_to(self, saved: Saved) -> None:
         self._saved, self._since, self._when = saved, 0, clock()
@@ -196,16 +201,19 @@ class Begun:
         place, sources, state = saved
         place, size = place.copy(), self.batch_size
         into = sources.copy().reshape(-1, size)
-        for device, own in enumerate(into):
+        for device, lanes_of_device in enumerate(into):
             some = [lane % size for lane in lanes if lane // size == device]
             if some:
-                own[:] = some[0]
-                own[some] = some
+                lanes_of_device[:] = some[0]
+                lanes_of_device[some] = some
             else:
                 place[device] = place[device, BATCH] + 1, 0, 0, 0
         rows = (np.arange(len(into))[:, None] * size + into).reshape(-1)
-        own = [size > 1 and len(leaf) == len(rows) for leaf in state]
-        state = [x[rows] if each else x for x, each in zip(state, own, strict=True)]
+        batched = [size > 1 and len(leaf) == len(rows) for leaf in state]
+        state = [
+            x[rows] if has_lanes else x
+            for x, has_lanes in zip(state, batched, strict=True)
+        ]
         return place, into.reshape(-1), state
 
     def _enter(
@@ -216,6 +224,7 @@ class Begun:
         `end` has the batch of each device at which a call stops at the latest; a
         `trial` keeps no rows.
         """
+        # The program is given the state, and returns the next one in the same memory.
         runner, was, place = self._runner, self._place, self._place.copy()
         place[:, BUDGET] = budget
 
@@ -228,7 +237,14 @@ class Begun:
             # JAX would check the state, in which NaN is allowed; outputs are checked
             # below.
             with jax.debug_nans(False), jax.debug_infs(False):
-                args = control, table, place, self._sources, self._state, self._given
+                args = (
+                    control,
+                    table,
+                    place,
+                    self._sources,
+                    self._state,
+                    self._arguments,
+                )
                 now, self._state, outputs = runner.kernel(*args)
                 self._place = np.asarray(now)
             new = self._between(was, self._place)
@@ -237,16 +253,16 @@ class Begun:
             if not trial:
                 self._finish(new, outputs, was)
 
-        return runner.guarded(self._given, self.points, self.first, call)
+        return runner.guarded(self._arguments, self.points, self.first, call)
 
     def _finish(self, new: np.ndarray, outputs: list[Any], was: np.ndarray) -> None:
         """Copy the rows of the points of batches that were finished since `was`."""
         for out, into in zip(outputs, self._values, strict=True):
             for device, shard in enumerate(by_device(out)):
-                own = self._own(device, was, self._place)
+                points = self._own(device, was, self._place)
                 begin = int(was[device, BATCH]) * self.batch_size
-                data, left = np.asarray(shard)[begin:], self._is_left[own]
-                into[self.rows(own[left])] = data[: len(own)][left]
+                data, left = np.asarray(shard)[begin:], self._is_left[points]
+                into[self.rows(points[left])] = data[: len(points)][left]
         self.finished = new[self._is_left[new]]
         self._is_left[new] = False
         changed = was[:, BATCH] != self._place[:, BATCH]
@@ -258,11 +274,11 @@ class Begun:
         """Return the offset and the lane of each point of the batches in flight."""
         now, size = self._place, self.batch_size
         then = now + (np.arange(4) == BATCH).astype(np.uint32)
-        own = [self._own(device, now, then) for device in range(len(now))]
+        each = [self._own(device, now, then) for device in range(len(now))]
         pairs = [
             (x, d * size + k)
-            for d, some in enumerate(own)
-            for k, x in enumerate(some.tolist())
+            for d, points in enumerate(each)
+            for k, x in enumerate(points.tolist())
         ]
         return sorted(pairs)
 
@@ -289,8 +305,8 @@ class Begun:
     def _own(self, device: int, was: Any, now: Any) -> np.ndarray:
         """Return the points of a device that were finished between two places."""
         size = self.batch_size
-        own = np.arange(self.count)[self._partition.own(device)]
-        return own[int(was[device, BATCH]) * size : int(now[device, BATCH]) * size]
+        points = np.arange(self.count)[self._partition.own(device)]
+        return points[int(was[device, BATCH]) * size : int(now[device, BATCH]) * size]
 
     def _between(self, was: Any, now: Any) -> np.ndarray:
         devices = range(len(self._runner.layout.devices))

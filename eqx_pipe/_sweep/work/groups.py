@@ -35,31 +35,22 @@ from ..._types import Key, PyTree
 from ..._vmap import all_busy
 from ..program.blocks import (
     MOST_BLOCKS,
-    TracedReducers,
     block_batches,
     block_lane,
     build_absorb,
     build_merge,
     call_blocks,
     filled_up,
-    trace_reducers,
 )
-from ..program.layout import CHUNK_BYTES, Given, Layout
+from ..program.layout import CHUNK_BYTES, Arguments, Layout
 from ..program.runner import Runner
 from ..program.select import ByOffset
+from ..trace.reducers import TracedReducers, trace_reducers
 from ..trace.trace import abstract
-from .buffer import (
-    Asked,
-    Buffer,
-    Errors,
-    Rows,
-    Verdict,
-    Work,
-    joined,
-    stretches_of,
-)
+from .buffer import Asked, Buffer, Errors, Rows, Verdict, joined, stretches_of
 from .flight import Flight
 from .points import Points
+from .work import Work
 
 
 @dataclasses.dataclass
@@ -88,8 +79,8 @@ class _Tally:
         assert self.inner is not None
         arrays = self.live, self.missing, self.points, self.failed, self.bits
         errors = {text: at.tolist() for text, at in joined(self.errors).items()}
-        flight, own = self.inner.saved(), {"row": self.row, "begin": self.begin}
-        entries = {**flight.entries, **own, "errors": errors}
+        flight, place = self.inner.saved(), {"row": self.row, "begin": self.begin}
+        entries = {**flight.entries, **place, "errors": errors}
         groups = [*arrays, *map(np.asarray, self.states)]
         return flight._replace(groups=groups, entries=entries)
 
@@ -241,6 +232,7 @@ class Groups(Work):
             some = Asked(0, index.start, index.stop)
             buffer = Buffer(some, inner.empty(len(index)), resumed)
             resumed, tally.begin, tally.inner = None, begin, buffer
+            # The outer buffer is left whenever the inner one can be.
             for step in inner._calls(buffer, call.watch):
                 call.buffer.in_flight = tally.flight if buffer.in_flight else None
                 yield step
@@ -276,16 +268,16 @@ class Groups(Work):
     ) -> list[Array]:
         """Return the states of live groups after the `ok` values."""
         reducing = self.reducing(ok.shape[1])
-        absorb = reducing.absorb.program
-        given = states, values, ok, live, put(absorb.constants, self._home)
+        absorb = reducing.absorb.fingerprint
+        args = states, values, ok, live, put(absorb.constants, self._home)
         key = "groups", *ok.shape, self.points.devices[0]
 
         def make() -> Any:
-            lower = ft.partial(build_absorb(reducing).lower, *given)
+            lower = ft.partial(build_absorb(reducing).lower, *args)
             return compiled([absorb], key, lower)
 
         # The whole key of a program takes long to compare.
-        return self.points.programs.get(key, make)(*given)
+        return self.points.programs.get(key, make)(*args)
 
     def _states(self, leaves: Sequence[Any], run: int) -> list[PyTree]:
         """Return the states of the reducers from raw data."""
@@ -469,20 +461,20 @@ class Blocks(Groups):
     def _fused(self, first: int, last: int) -> tuple[Rows, Verdict]:
         """Compute and reduce blocks at once; reduce failed blocks from values."""
         points, count = self.points, last - first
-        runner, given = self._compiled()
+        runner, args = self._compiled()
         rows = self.empty(count)
         rows[-1][:] = 0
         begin, end = self.span(first, last)
         blocks = ByOffset(points.geometry.start + begin, self.each, points.size - begin)
-        compute = ft.partial(runner.compute, given, blocks, rows[:-1])
+        compute = ft.partial(runner.compute, args, blocks, rows[:-1])
         errors: list[Errors] = []
         if compute(0, count) is not None:
             for at, _ in search(compute, 0, count, only_first=not points.isolated):
                 block = first + at
-                alone = _Call(0, Buffer(Asked(0, 0, 1), []), Watch())
-                steps = self._by_values(block, block + 1, 1, alone)
-                own, verdict = _ended(steps)
-                for leaf, value in zip(rows, own, strict=True):
+                call = _Call(0, Buffer(Asked(0, 0, 1), []), Watch())
+                steps = self._by_values(block, block + 1, 1, call)
+                alone, verdict = _ended(steps)
+                for leaf, value in zip(rows, alone, strict=True):
                     leaf[at] = value[0]
                 errors.append(verdict.errors)
             if not points.isolated:
@@ -490,15 +482,15 @@ class Blocks(Groups):
                 raise differs(points.function, end - begin)
         return rows, _verdict(rows[-1], joined(errors))
 
-    def _compiled(self) -> tuple[Runner, Given]:
+    def _compiled(self) -> tuple[Runner, Arguments]:
         """Return the program that computes and reduces points, with its arguments."""
         points, name = self.points, ("blocks", self.points.largest_batch)
-        given = points.on_devices(name, self._given)
-        return points.programs.get(name, lambda: self._runner(given)), given
+        args = points.on_devices(name, self._arguments)
+        return points.programs.get(name, lambda: self._runner(args)), args
 
     def program(self) -> jax.stages.Compiled:
         """Return that program compiled, without placing its arguments."""
-        return self._runner(self._given()).kernel
+        return self._runner(self._arguments()).kernel
 
     @property
     def _layout(self) -> Layout:
@@ -510,19 +502,19 @@ class Blocks(Groups):
             within=points.largest_batch,
         )
 
-    def _given(self) -> Given:
+    def _arguments(self) -> Arguments:
         reducing = self.reducing(self.points.largest_batch)
-        constants = reducing.absorb.program.constants
-        given = self.points.given(0, self._layout)
-        return given._replace(init=reducing.init, reducer_constants=constants)
+        constants = reducing.absorb.fingerprint.constants
+        args = self.points.arguments(0, self._layout)
+        return args._replace(init=reducing.init, reducer_constants=constants)
 
-    def _runner(self, given: Given) -> Runner:
+    def _runner(self, args: Arguments) -> Runner:
         points, traced, layout = self.points, self.points.traced[0], self._layout
         reducing = self.reducing(points.largest_batch)
-        programs = [traced.program, reducing.absorb.program]
+        programs = [traced.fingerprint, reducing.absorb.fingerprint]
         lane = block_lane(traced, reducing, layout)
         blocks = ByOffset(points.geometry.start, self.each, points.size)
-        made = traced, programs, lane, self.row[:-1], layout, blocks, given
+        made = traced, programs, lane, self.row[:-1], layout, blocks, args
         return Runner(*made, finite=False)
 
     def _by_values(
@@ -559,12 +551,12 @@ class Blocks(Groups):
         reducing = self._init
         full = filled_up(values[:-1], reducing.init, self.most)
         states = list(map(as_keys, jax.device_put(full, self._home), reducing.init))
-        program = reducing.merge.program
+        program = reducing.merge.fingerprint
         constants = put(program.constants, self._home)
-        given = state, states, np.int32(len(values[-1])), constants
-        lower = ft.partial(build_merge(reducing).lower, *given)
+        args = state, states, np.int32(len(values[-1])), constants
+        lower = ft.partial(build_merge(reducing).lower, *args)
         key = "merge", self.most, self.points.devices[0]
-        return compiled([program], key, lower)(*given)
+        return compiled([program], key, lower)(*args)
 
     def gap(self, count: int) -> Rows:
         """Return rows of missing blocks, as if all of their points had failed."""

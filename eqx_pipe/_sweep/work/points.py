@@ -44,15 +44,15 @@ from ..._vmap import (
 from ..program.in_steps import batched_in, state_of
 from ..program.layout import (
     CHUNK_BYTES,
-    Given,
+    Arguments,
     Layout,
     chunk_capacity,
     everywhere,
     nbytes,
-    point_lane,
 )
 from ..program.runner import Programs, Runner
-from ..program.select import ByOffset, ByTable
+from ..program.select import ByOffset, ByTable, Selected
+from ..program.whole import point_lane
 from ..trace.cases import (
     Case,
     StaticValues,
@@ -65,8 +65,9 @@ from ..trace.cases import (
 )
 from ..trace.kept import kept
 from ..trace.trace import Traced, abstract, arrays_of, check_concrete, tabled, trace
-from .buffer import Buffer, Rows, Work, clear
+from .buffer import Buffer, Rows, clear
 from .flight import Begun, Flight
+from .work import Work
 
 _LISTED_AT_ONCE = 2**22
 """The maximum number of points sorted into cases at once; each takes about 30 bytes."""
@@ -107,15 +108,15 @@ class Points(Work):
     function: str = "sweep"
     reducers: ClassVar[None] = None
     programs: Programs = dataclasses.field(default_factory=Programs)
-    placed: dict[Any, Given] = dataclasses.field(default_factory=dict)
+    placed: dict[Any, Arguments] = dataclasses.field(default_factory=dict)
     key_digits: tuple[UInt32[np.ndarray, "_positions"], ...] = ()
 
     def at(self, space: Space, key: Key | None) -> "Points":
         """Return the points of a space of the same structure, with another key."""
         leaves = jtu.tree_leaves(space.tree, is_leaf=is_axis)
         geometry = dataclasses.replace(self.geometry, leaves=leaves, key=space.key)
-        own: dict[str, Any] = {"space": space, "key": key, "geometry": geometry}
-        points = dataclasses.replace(self, **own, placed={})
+        changed: dict[str, Any] = {"space": space, "key": key, "geometry": geometry}
+        points = dataclasses.replace(self, **changed, placed={})
         check_concrete(self.function, [*points._arrays, key])
         return points
 
@@ -191,7 +192,7 @@ class Points(Work):
         index, costs = buffer.index, buffer.asked.costs
         if isinstance(index, range) and not self._listed:
             points = ByOffset(self.geometry.start + index.start)
-            yield from self._run((0, 0), points, len(index), buffer, watch)
+            yield from self._in_batches((0, 0), points, len(index), buffer, watch)
             return
         most = _LISTED_AT_ONCE if costs is None else max(1, len(index))
         for first in range(0, len(index), most):
@@ -220,12 +221,14 @@ class Points(Work):
                 rows = rows[np.argsort(costs[rows], kind="stable")]
             if len(rows):
                 points = ByTable(self.geometry, index[rows], first + rows)
-                yield from self._run((first, k), points, len(rows), buffer, watch)
+                yield from self._in_batches(
+                    (first, k), points, len(rows), buffer, watch
+                )
 
-    def _run(
+    def _in_batches(
         self,
         which: tuple[int, int],
-        points: ByOffset | ByTable,
+        points: Selected,
         count: int,
         buffer: Buffer,
         watch: Watch,
@@ -242,7 +245,7 @@ class Points(Work):
         while done < count and not watch.stopping():
             try:
                 watch.compile()
-                runner, given = self._runner(k, points)
+                runner, args = self._runner(k, points)
                 watch.begin()
                 if watch.stopping():
                     return
@@ -254,56 +257,59 @@ class Points(Work):
                 now = min(count - done, across * batches)
                 if runner.split is not None:
                     call = points, buffer.values, which, done, now
-                    begun = Begun(runner, given, *call)
+                    begun = Begun(runner, args, *call)
                     if resumed is not None:
                         begun.resume(resumed)
                     resumed = None
-                    yield from self._inside(begun, buffer, watch)
+                    yield from self._in_steps(begun, buffer, watch)
                     done += now
                     continue
-                compute = ft.partial(runner.compute, given, points, buffer.values)
+                compute = ft.partial(runner.compute, args, points, buffer.values)
                 before = clock()
                 with quiet():
                     error = compute(done, now)
-                    found = []
+                    failures = []
                     if error is not None:
-                        found = search(compute, done, now, not self.isolated)
-                        if not (found or self.isolated):
+                        failures = search(compute, done, now, not self.isolated)
+                        if not (failures or self.isolated):
                             raise differs(self.function, now)
             except TooLarge as error:
+                # What is finished stays; the next round makes a smaller program.
                 self.halve(error)
                 continue
             runner.pace.record(-(-now // across), clock() - before, watch.call_seconds)
-            self._mark(found, points, buffer)
+            self._mark(failures, points, buffer)
             buffer.finish(points.rows(done, done + now))
             done += now
             if watch.whole:
+                # Finished rows wait in the buffer, so a kill must find them in a flight
+                # even if no point is inside of a batch.
                 between = Flight((*which, done, 0), self.largest_batch)
                 buffer.in_flight = lambda flight=between: flight
-            yield now, len(found)
+            yield now, len(failures)
 
-    def _inside(
+    def _in_steps(
         self, begun: Begun, buffer: Buffer, watch: Watch
     ) -> Iterator[tuple[int, int]]:
         """Compute points by a program that may stop inside of a batch."""
         while not begun.ended and not watch.stopping():
-            found: list[tuple[int, Exception]] | None = []
+            failures: list[tuple[int, Exception]] | None = []
             with quiet():
                 if begun.advance(watch.call_seconds) is not None:
-                    found = begun.isolate(only_first=not self.isolated)
-            if found is None:
+                    failures = begun.isolate(only_first=not self.isolated)
+            if failures is None:
                 raise differs(self.function, begun.count)
-            self._mark(found, begun.points, buffer)
+            self._mark(failures, begun.points, buffer)
             buffer.finish(begun.rows(begun.finished))
             keeps = watch.hands_over and (watch.whole or not begun.ended)
             buffer.in_flight = begun.flight if keeps else None
             watch.bar.inside(*begun.progress())
-            yield len(begun.finished), len(found)
+            yield len(begun.finished), len(failures)
 
     def _mark(
         self,
-        found: Sequence[tuple[int, Exception]],
-        points: ByOffset | ByTable,
+        failures: Sequence[tuple[int, Exception]],
+        points: Selected,
         buffer: Buffer,
     ) -> None:
         """Record that points failed, and clear their rows.
@@ -311,7 +317,7 @@ class Points(Work):
         Unless failures are isolated, raises a `SweepError` that names the first one, or
         a `FloatingPointError` under `jax_debug_nans`.
         """
-        for at, error in found:
+        for at, error in failures:
             rows = np.arange(len(buffer.index))[points.rows(at, at + 1)]
             if not self.isolated:
                 i = self.geometry.index_as_written(int(buffer.index[int(rows[0])]))
@@ -352,15 +358,15 @@ class Points(Work):
 
         They are those of the case with the largest flight; `None` if no case is split.
         """
-        found: list[tuple[int, int | None]] = []
+        flights: list[tuple[int, int | None]] = []
         for k, split in enumerate(self._splits):
             if split is None:
                 continue
             layout = self._layout(k, self.largest_batch, self._listed)
-            given = jtu.tree_map(abstract, self.given(k, layout))
-            state = state_of(split, layout, batched_in(split, layout, given))
-            found.append((nbytes(state), split.steps))
-        largest = max(found, key=lambda each: each[0], default=None)
+            args = jtu.tree_map(abstract, self.arguments(k, layout))
+            state = state_of(split, layout, batched_in(split, layout, args))
+            flights.append((nbytes(state), split.steps))
+        largest = max(flights, key=lambda each: each[0], default=None)
         return None if largest is None else (largest[1], largest[0])
 
     @property
@@ -368,51 +374,38 @@ class Points(Work):
         geometry = self.geometry
         return self.ordered or bool(geometry.static_dims) or geometry.rows is not None
 
-    def _runner(self, k: int, points: ByOffset | ByTable) -> tuple[Runner, Given]:
+    def _runner(self, k: int, selected: Selected) -> tuple[Runner, Arguments]:
         """Return the program for some points of a case, and its arguments."""
-        listed, size = isinstance(points, ByTable), self.largest_batch
-        given = self.on_devices(
+        listed, size = isinstance(selected, ByTable), self.largest_batch
+        args = self.on_devices(
             (k, size, listed),
-            lambda: self.given(k, self._layout(k, size, listed)),
+            lambda: self.arguments(k, self._layout(k, size, listed)),
         )
-
-        def make() -> Runner:
-            traced, layout = self.traced[k], self._layout(k, size, listed)
-            lane_of, programs = point_lane(traced.jaxpr, layout), [traced.program]
-            return Runner(
-                traced,
-                programs,
-                lane_of,
-                traced.stored,
-                layout,
-                points,
-                given,
-                split=traced.split(layout.batch_size, self.devices[0].platform),
-            )
-
         name = k, size, listed, self.most, bool(self.key_digits)
-        return self.programs.get(name, make), given
+        made = self.programs.get(name, lambda: self._made(k, selected, args))
+        return made, args
+
+    def _made(
+        self, k: int, selected: Selected, args: Arguments, probe: bool = False
+    ) -> Runner:
+        traced, listed = self.traced[k], isinstance(selected, ByTable)
+        layout = self._layout(k, self.largest_batch, listed)
+        split = traced.split(layout.batch_size, self.devices[0].platform)
+        lane_of, programs = point_lane(traced.jaxpr, layout), [traced.fingerprint]
+        how = traced, programs, lane_of, traced.stored, layout
+        return Runner(*how, selected, args, split=split, probe=probe)
 
     def program(self, k: int, probe: bool = False) -> jax.stages.Compiled:
         """Return the compiled program of a case, without placing its arguments.
 
         A `probe` is compiled for its memory alone, without autotuning.
         """
-        listed, traced = self._listed, self.traced[k]
-        layout = self._layout(k, self.largest_batch, listed)
         some = np.zeros(1, np.int64)
-        table = ByTable(self.geometry, some, some)
-        return Runner(
-            traced,
-            [traced.program],
-            point_lane(traced.jaxpr, layout),
-            traced.stored,
-            layout,
-            table if listed else ByOffset(self.geometry.start),
-            self.given(k, layout),
-            split=traced.split(layout.batch_size, self.devices[0].platform),
-            probe=probe,
-        ).kernel
+        selected: Selected = ByOffset(self.geometry.start)
+        if self._listed:
+            selected = ByTable(self.geometry, some, some)
+        layout = self._layout(k, self.largest_batch, self._listed)
+        return self._made(k, selected, self.arguments(k, layout), probe).kernel
 
     def fitted(self, probes: int = 1) -> "Points":
         """Return the points in batches that fit, if memory limits their size.
@@ -448,19 +441,21 @@ class Points(Work):
         most, alive = self.batch_size, self.traced[k].analysis.alive
         return largest_that_fits(bytes_of, most, free, alive, probes)
 
-    def given(self, k: int, layout: Layout) -> Given:
+    def arguments(self, k: int, layout: Layout) -> Arguments:
         """Return the arguments of the program of a case, besides the points."""
         tables = [
             self.key_digits[dim] for dim in self.geometry.key_dims if self.key_digits
         ]
-        constants = self.traced[k].program.constants
+        constants = self.traced[k].fingerprint.constants
         if layout.literals is not None:
             constants = arguments_of(layout.literals, constants)
         columns = layout.columns([x for _, _, x in tabled(self.geometry)])
         arrays = self._arrays
-        return Given(arrays, constants, self.key, key_digits=tables, columns=columns)
+        return Arguments(
+            arrays, constants, self.key, key_digits=tables, columns=columns
+        )
 
-    def on_devices(self, name: Any, make: Callable[[], Given]) -> Given:
+    def on_devices(self, name: Any, make: Callable[[], Arguments]) -> Arguments:
         """Return the arguments of a program on the devices: they may be large."""
         if name not in self.placed:
             self.placed[name] = put(make(), everywhere(self.devices))
@@ -468,7 +463,7 @@ class Points(Work):
 
     @ft.cached_property
     def _literals(self) -> list[Literals]:
-        return [literals_of(traced.program) for traced in self.traced]
+        return [literals_of(traced.fingerprint) for traced in self.traced]
 
     @ft.cached_property
     def _arrays(self) -> list[Any]:
@@ -562,7 +557,7 @@ def prepare(
     for each in traced:
         warn_if_it_may_hang(batch_size, each.analysis.linalg_limit, devices)
     # What a process has computed before must not change the program of a lasting sweep.
-    literal = settled([each.program for each in traced]) or lasting
+    literal = settled([each.fingerprint for each in traced]) or lasting
     points = Points(
         space=space,
         geometry=geometry,
@@ -601,7 +596,7 @@ def _traced(
     for case in cases_of(geometry):
         try:
             with naming(case):
-                found = trace(function, fn, space, key, case.plain, geometry)
+                made = trace(function, fn, space, key, case.plain, geometry)
         except MissingKeyError:
             raise
         except Exception as error:
@@ -610,7 +605,7 @@ def _traced(
                 raise
             continue
         cases.append(case)
-        traced.append(found)
+        traced.append(made)
     if not cases:
         raise broken[0][1]
     for case, _, what in broken:

@@ -391,13 +391,7 @@ class _Derivatives:
         agree(dict(zip(names, total, strict=True)), whole, labels, tolerance)
 
     def _same(
-        self,
-        how: str,
-        name: str,
-        slope: Slope,
-        got: Numbers,
-        rtol: float,
-        size: float = 0.0,
+        self, how: str, name: str, slope: Slope, got: Numbers, rtol: float, size: float
     ) -> None:
         value, wrong = slope.value, _wrong(slope, got, rtol, size)
         if wrong.any():
@@ -409,7 +403,7 @@ class _Derivatives:
             raise Broken(what, name)
 
 
-def _wrong(slope: Slope, got: Numbers, rtol: float, size: float = 0.0) -> Numbers:
+def _wrong(slope: Slope, got: Numbers, rtol: float, size: float) -> Numbers:
     """Return a mask of the elements whose derivative is wrong."""
     value, doubt, noise, smooth = slope
     size = max(size, np.abs(np.where(smooth, value, 0)).max(initial=0.0))
@@ -469,9 +463,8 @@ def _derivatives(trial: Trial, infinite: list[np.ndarray]) -> None:
     cotangents = [np.where(mask, np.zeros_like(c), c) for c, mask in pairs]
     grads = _tried(lambda: programs.backward(leaves, cotangents)[1])
     if grads is not None:
-        for k, (name, grad) in enumerate(
-            zip(programs.moving_names, grads, strict=True)
-        ):
+        named = zip(programs.moving_names, grads, strict=True)
+        for k, (name, grad) in enumerate(named):
             wrong = ~np.isfinite(grad)
             if any(mask.any() for mask in infinite):
                 wrong &= ~_drives(trial, k, wrong, infinite)
@@ -518,7 +511,7 @@ def _no_overflow(trial: Trial, outputs: dict[int, np.ndarray]) -> None:
     if trial.wide is None:
         return
     wide = trial.wide.programs
-    leaves = wide.leaves(trial.wide.call)
+    leaves = trial.wide.leaves
     pairs = zip(leaves, trial.leaves, strict=True)
     flushed = [_without_subnormals(leaf, narrow.dtype) for leaf, narrow in pairs]
     in_double, others = wide.value(leaves), wide.value(flushed)
@@ -544,7 +537,7 @@ def _not_everywhere(trial: Trial, i: int, array: np.ndarray) -> None:
     if not np.isinf(array).all():
         return
     programs = trial.programs
-    leaves = programs.leaves(trial.call)
+    leaves = trial.leaves
     args = [k for k in programs.moving if programs.names[k].startswith("args")]
     for sign in (1, -1):
         others = list(leaves)

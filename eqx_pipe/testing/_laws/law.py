@@ -123,11 +123,7 @@ def laws_of(kind: type) -> list[Law]:
 
 
 def check_laws(
-    function: str,
-    kind: str,
-    trial: Any,
-    where: str = "",
-    laws: Sequence[Law] | None = None,
+    function: str, kind: str, trial: Any, where: str = "", laws: list[Law] | None = None
 ) -> None:
     """Raise an `AssertionError` for the first law that is broken.
 
@@ -503,10 +499,6 @@ class Programs:
         # Tracing a derivative that does not exist takes long.
         self._absent: dict[Hashable, Exception] = {}
 
-    def leaves(self, call: Call) -> list[Any]:
-        """Return the arrays of a call."""
-        return arrays_in(call)
-
     def output(self, leaves: Leaves) -> Any:
         """Return the outputs in the structure that the function returns."""
         return eqx.combine(jtu.tree_unflatten(self._form[0], leaves), self._form[1])
@@ -534,11 +526,8 @@ class Programs:
     @_compiled
     def second(self, leaves: Leaves, tangents: Leaves, cotangents: Leaves) -> Any:
         """Return the results of `backward`, and the tangents of its cotangents."""
-        first, (_, change) = jax.jvp(
-            lambda moving: self._pull(leaves, moving, cotangents),
-            (self._moving(leaves),),
-            (tangents,),
-        )
+        pull = ft.partial(self._pull, leaves, cotangents=cotangents)
+        first, (_, change) = jax.jvp(pull, (self._moving(leaves),), (tangents,))
         return first, change
 
     @_compiled
@@ -751,7 +740,7 @@ class Trial:
     @property
     def leaves(self) -> list[Any]:
         """The arrays of the call."""
-        return self.programs.leaves(self.call)
+        return arrays_in(self.call)
 
     @ft.cached_property
     def _traced(self) -> Programs | Exception:

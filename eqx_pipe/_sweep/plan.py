@@ -23,14 +23,10 @@ from .._results import (
     names_of,
     reduced_coords,
     shapes_of,
-    storable,
 )
 from .._run import Watch
 from .._store import (
-    FAILED,
-    MISSING,
     NO_GAPS,
-    OK,
     PARTS,
     Chunks,
     Files,
@@ -43,10 +39,11 @@ from .._store import (
 from .._types import PyTree
 from .program.layout import CHUNK_BYTES
 from .request import Request
-from .work.buffer import Asked, Chunk, Errors, Work, whole
+from .work.buffer import Asked, Chunk, Errors, whole
 from .work.flight import Flight
 from .work.groups import Blocks, groups_of
 from .work.points import Points, prepare
+from .work.work import Work
 
 CostsOf: TypeAlias = Callable[[int, int, int], Float[np.ndarray, " points"]]
 """The costs of the points in a half-open range, given the maximum length of ranges."""
@@ -160,16 +157,16 @@ def plan_of(request: Request) -> Plan:
 def _named(plan: Plan) -> Request:
     """Return the request with the names of the dims of its results, after checks."""
     request, outputs = plan.request, plan.outputs
-    known, space = request.output_coords, request.space
+    coords, space = request.output_coords, request.space
     if request.reducers is not None:
         taken = names_in(space) if plan.blocks is None else set[str]()
-        check_output_coords(known, shapes_of(plan.points.outputs), taken)
+        check_output_coords(coords, shapes_of(plan.points.outputs), taken)
         if plan.blocks is not None:  # the names of results follow from the results
             return request
-        known = reduced_coords(request.reducers, outputs, known, taken)
-    if known or request.reducers is not None:
-        names_of(outputs, space, known)
-    return dataclasses.replace(request, output_coords=known)
+        coords = reduced_coords(request.reducers, outputs, coords, taken)
+    if coords or request.reducers is not None:
+        names_of(outputs, space, coords)
+    return dataclasses.replace(request, output_coords=coords)
 
 
 def _plan_of(request: Request, work: Work, costs: CostsOf | None) -> Plan:
@@ -188,23 +185,10 @@ def _plan_of(request: Request, work: Work, costs: CostsOf | None) -> Plan:
 
 def known_workers(executor: object) -> int | None:
     """Return the number of workers of an executor, or `None`."""
-    known = getattr(executor, "_max_workers", None)  # the pools of the standard library
-    return known if isinstance(known, int) and known > 0 else None
-
-
-def keep_chunk(filling: Filling, work: Work, chunk: Chunk) -> None:
-    """Write a chunk, or some rows of it, to a store."""
-    number, rows, values, verdict, _ = chunk
-    if not values or not (rows is None or len(rows)):
-        return
-    status = np.where(verdict.ok, OK, FAILED).astype(np.int8)
-    if verdict.missing is not None:
-        status[verdict.missing] = MISSING
-    first, last = filling.store.chunks.span(number)
-    if work.is_merged:  # a row is a block of points
-        first, _ = work.span(first, last)
-    errors = {text: at - first for text, at in verdict.errors.items()}
-    filling.keep(number, rows, list(map(storable, values)), status, errors)
+    workers = getattr(
+        executor, "_max_workers", None
+    )  # the pools of the standard library
+    return workers if isinstance(workers, int) and workers > 0 else None
 
 
 class Target(NamedTuple):
@@ -334,3 +318,36 @@ def _check_costs(verb: str, costs: Any, size: int) -> None:
         "Give a function from a point to one real number, or a sequence with one "
         "number for each point.",
     )
+
+
+def compute_here(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
+    """Compute chunks on the devices of this process, in order.
+
+    For a store, a slow chunk is yielded in several parts, each with the rows that were
+    finished meanwhile.
+    """
+    for number in todo.chunks:
+        for rows, resumed in _passes(plan, todo, number):
+            if watch.stopping():
+                return
+            yield from plan.work.compute(plan.asked(number, rows), watch, resumed)
+
+
+def _passes(
+    plan: Plan, todo: Todo, number: int
+) -> Iterator[tuple[Int64[np.ndarray, " rows"] | None, Flight | None]]:
+    """Yield the rows of a chunk to compute at once, with the flight that goes on.
+
+    A flight has the rows that were asked for then, since they determine the batches.
+    Since then the chunk may have become longer, or failed rows are asked for, too.
+    """
+    rows, flight = todo.rows.get(number), todo.flight(number)
+    if flight is None:
+        yield rows, None
+        return
+    yield flight.rows, flight
+    if flight.rows is not None:
+        first, last = plan.chunks.span(number)
+        rows = np.arange(last - first) if rows is None else rows
+        if len(rest := np.setdiff1d(rows, flight.rows)):
+            yield rest, None

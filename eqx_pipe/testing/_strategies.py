@@ -32,8 +32,8 @@ from hypothesis.errors import InvalidArgument
 from jax.typing import DTypeLike
 from jaxtyping import Array, PRNGKeyArray, PyTree, jaxtyped
 
-from ..._errors import describe_value, message, nearest, quoted
-from ..._tree import leaves_with_names
+from .._errors import describe_value, message, nearest, quoted
+from .._tree import leaves_with_names
 
 Draw: TypeAlias = Callable[..., Any]
 """The function by which a composite strategy draws."""
