@@ -957,3 +957,14 @@ def test_a_law_sees_another_global(monkeypatch, old, new):
 
 def rounded(x):
     return x * float(RATE)
+
+
+def test_a_law_sees_that_an_object_was_replaced():
+    box = [iter([])]
+
+    def fn(x):
+        box[0] = iter([])  # no reading understands it
+        return x
+
+    with pytest.raises(AssertionError, match="box"):
+        ept.check_function(fn, jnp.ones(3))
