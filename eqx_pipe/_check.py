@@ -173,16 +173,12 @@ def check_dense(function: str, subject: str, tree: PyTree, cure: str) -> None:
 
 
 def common_size(
-    function: str,
-    subject: str,
-    tree: PyTree,
-    axes: int | Sequence[int | None],
-    cure: str,
+    function: str, what: str, tree: PyTree, axes: int | Sequence[int | None], cure: str
 ) -> int:
     """Return the size of all arrays along their axes; raise unless it is the same.
 
     `axes` is one axis for all leaves, or one for each, `None` for leaves that do not
-    count. `subject` names the tree in errors.
+    count. `what` names the tree in errors.
     """
     sizes, wrong = {}, []
     leaves = leaves_with_names(tree)
@@ -190,7 +186,7 @@ def common_size(
     for (name, leaf), axis in zip(leaves, each, strict=True):
         if axis is None:
             continue
-        part = f"{f'`.{name}`' if name else subject} is {leaf_text(leaf)}"
+        part = f"{f'`.{name}`' if name else what} is {leaf_text(leaf)}"
         if -leaf.ndim <= axis < leaf.ndim:
             size = leaf.shape[axis]
             sizes[f"{part}: {size} along axis {axis}"] = size
@@ -200,4 +196,4 @@ def common_size(
         return next(iter(sizes.values()))
     lines = wrong or list(sizes)
     why = bullets(lines) if lines else " it contains no arrays."
-    raise structure_error(function, f"{subject} cannot be split:{why}", cure)
+    raise structure_error(function, f"{what} cannot be split:{why}", cure)

@@ -304,12 +304,8 @@ def _bind(
     """
     if owners is None:
         owners = (None,) * len(branches[0].out_avals)
-    return choose_p.bind(
-        index,
-        *operands,
-        branches=tuple(_as_varying(branches, operands)),
-        owners=tuple(owners),
-    )
+    branches = tuple(_as_varying(branches, operands))
+    return choose_p.bind(index, *operands, branches=branches, owners=tuple(owners))
 
 
 def _as_varying(
@@ -592,9 +588,8 @@ def _guard(
     spare = _lanes(_first_lane)(mask, list(map(lax.stop_gradient, values)))
     guarded = [_by_lane(mask, x, s) for x, s in zip(values, spare, strict=True)]
     pairs = zip(operands, batched, strict=True)
-    return fill(
-        [x if b else _masked_operand(mask, x) for x, b in pairs], batched, guarded
-    )
+    others = [x if b else _masked_operand(mask, x) for x, b in pairs]
+    return fill(others, batched, guarded)
 
 
 def _select(masks: Sequence[Bool[Array, " batch"]], choices: Sequence[Any]) -> Any:
@@ -673,9 +668,8 @@ def _identity(mask: Any, x: Any, *, is_tangent: bool) -> Any:
 register(masked_operand_p.name, Entry("operation", flow=lambda _, __, marks: marks[1:]))
 masked_operand_p.def_impl(_identity)
 masked_operand_p.def_abstract_eval(_identity)
-mlir.register_lowering(
-    masked_operand_p, mlir.lower_fun(_identity, multiple_results=False)
-)
+_lowered = mlir.lower_fun(_identity, multiple_results=False)
+mlir.register_lowering(masked_operand_p, _lowered)
 key_reuse_signatures[masked_operand_p] = KeyReuseSignature(Forward(1, 0))
 ad.primitive_jvps[masked_operand_p] = _jvp_masked
 ad.primitive_transposes[masked_operand_p] = _transpose_masked
@@ -790,10 +784,7 @@ def _jvp(primals: Any, tangents: Any, *, branches: Any, owners: Any) -> Any:
 
 
 def _linearize(
-    branch: ClosedJaxpr,
-    operands: Sequence[Any],
-    moves: Sequence[bool],
-    inexact: Sequence[bool],
+    branch: ClosedJaxpr, operands: Sequence[Any], moves: list[bool], inexact: list[bool]
 ) -> _Linearized:
     structure = None
 

@@ -79,7 +79,7 @@ def arrays_of(owner: eqx.Module, sharded: bool = False) -> list[Array]:
     return arrays
 
 
-def arrays_in(tree: PyTree) -> list[Array]:
+def arrays_in(tree: PyTree) -> list[Any]:
     """Return the leaves of a pytree that are arrays, in order."""
     return jtu.tree_leaves(eqx.filter(tree, eqx.is_array))
 

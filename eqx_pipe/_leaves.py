@@ -25,10 +25,8 @@ class DamagedLeaves(ValueError):
 def pack(arrays: Sequence[Any], entries: Mapping[str, Any]) -> bytes:
     """Return arrays, and entries that JSON supports, as the bytes of a file."""
     leaves = [np.ascontiguousarray(x).reshape(np.shape(x)) for x in arrays]
-    header = {
-        "leaves": [[x.dtype.name, list(x.shape)] for x in leaves],
-        "entries": dict(entries),
-    }
+    forms = [[x.dtype.name, list(x.shape)] for x in leaves]
+    header: dict[str, Any] = {"leaves": forms, "entries": dict(entries)}
     raw = [x.reshape(-1).view(np.uint8).data for x in leaves]
     header["crc"] = _checksum(header, raw)
     text = json.dumps(header, sort_keys=True).encode()

@@ -152,9 +152,8 @@ def as_arrays(tree: PyTree) -> PyTree:
 
 
 def _as_array(leaf: Any) -> Any:
-    text = isinstance(leaf, np.ndarray | np.generic) and not can_be_traced(
-        np.asarray(leaf)
-    )
+    is_numpy = isinstance(leaf, np.ndarray | np.generic)
+    text = is_numpy and not can_be_traced(np.asarray(leaf))
     keep = text or is_ref(leaf) or not eqx.is_array_like(leaf)
     return leaf if keep else jnp.asarray(leaf)
 

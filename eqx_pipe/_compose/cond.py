@@ -136,11 +136,8 @@ def cond(pred: StageLike, then: StageLike, otherwise: StageLike = identity) -> C
         >>> jax.vmap(jax.grad(root))(jnp.array([4.0, -1.0])).tolist()
         [0.25, 0.0]
     """
-    return Cond(
-        as_stage("cond", "pred", pred),
-        as_stage("cond", "then", then),
-        as_stage("cond", "otherwise", otherwise),
-    )
+    stages = {"pred": pred, "then": then, "otherwise": otherwise}
+    return Cond(*(as_stage("cond", name, stage) for name, stage in stages.items()))
 
 
 class Switch(Container):
@@ -249,10 +246,8 @@ class Gated(Container):
         for (segment, stage), is_open in zip(keyed(self), opens, strict=True):
             stage, inputs = varying_as(is_open, (stage, x))
             path = join_path(scope.path, segment)
-            branches = Like(closed), branch_of(scope, segment, stage)
-            y, state = choose(
-                "gated", ("closed", path), is_open, branches, inputs, state
-            )
+            both = Like(closed), branch_of(scope, segment, stage)
+            y, state = choose("gated", ("closed", path), is_open, both, inputs, state)
             if scope.record is not None:
                 scope.record.add(path, y)
             outputs.append(y)

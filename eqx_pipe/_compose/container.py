@@ -35,11 +35,11 @@ def check_reserved(function: str, names: Names, parts: Sequence[str]) -> None:
     check_names_draw_apart(function, (*(names or ()), *parts))
 
 
+_ONE = "Give at least one."
+
+
 def read_list(
-    function: str,
-    stages: Sequence[object],
-    argument: str = "stages",
-    cure: str = "Give at least one.",
+    function: str, stages: Sequence[object], argument: str = "stages", cure: str = _ONE
 ) -> tuple[AnyStage, ...]:
     """Return stages given by position; raise unless there is one."""
     if not stages:
@@ -50,10 +50,7 @@ def read_list(
 
 
 def read_stages(
-    function: str,
-    argument: str,
-    stages: Sequence[object],
-    cure: str = "Give at least one.",
+    function: str, argument: str, stages: Sequence[object], cure: str = _ONE
 ) -> tuple[Names, tuple[AnyStage, ...]]:
     """Return the names, if there are any, and the stages.
 
@@ -157,7 +154,7 @@ class Container(Composite):
             raise value_error(_name_of(self), wrong, cure)
         return self.sliced(part)
 
-    def _by_path(self, path: str) -> AnyStage:
+    def _by_path(self, path: str) -> PyTree:
         """Return the stage at a path, in which positions are names, too."""
         names = list(map(str, self.keys()))
         if path in names:

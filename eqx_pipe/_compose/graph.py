@@ -152,18 +152,11 @@ def graph(
     sink_keys, wanted = read_sink(tuple(nodes), sink, input_names or ())
     names, sinks = order(read), (wanted,) if isinstance(wanted, str) else wanted
     check_alive(read, sinks, input_names or ())
-    return Graph(
-        tuple(
-            _read_stage(name, nodes[name], read[name], keywords.get(name, ()))
-            for name in names
-        ),
-        names,
-        tuple(read[name] for name in names),
-        tuple(keywords.get(name, ()) for name in names),
-        wanted,
-        sink_keys,
-        input_names,
-    )
+    before = tuple(read[name] for name in names)
+    by = tuple(keywords.get(name, ()) for name in names)
+    joined = zip(names, before, by, strict=True)
+    stages = tuple(_read_stage(name, nodes[name], b, k) for name, b, k in joined)
+    return Graph(stages, names, before, by, wanted, sink_keys, input_names)
 
 
 def _read_stage(
@@ -280,9 +273,7 @@ def order(edges: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def check_alive(
-    edges: Mapping[str, tuple[str, ...]],
-    sinks: Collection[str],
-    inputs: Collection[str] = (),
+    edges: Mapping[str, tuple[str, ...]], sinks: Iterable[str], inputs: Collection[str]
 ) -> None:
     """Raise if the output does not depend on some node, or some named input."""
     alive, todo = set[str](), list(sinks)

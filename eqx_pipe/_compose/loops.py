@@ -128,11 +128,11 @@ class Stacked(Container):
 
 def _each_array(fn: Callable[..., Array], tree: PyTree, *others: PyTree) -> PyTree:
     """Map over the arrays of trees; other leaves come from the first tree."""
-    return jtu.tree_map(
-        lambda leaf, *more: fn(leaf, *more) if eqx.is_array(leaf) else leaf,
-        tree,
-        *others,
-    )
+
+    def one(leaf: Any, *more: Any) -> Any:
+        return fn(leaf, *more) if eqx.is_array(leaf) else leaf
+
+    return jtu.tree_map(one, tree, *others)
 
 
 def read_stacked(
@@ -303,13 +303,10 @@ def _loop(
         scanned, carried = (state, None) if stacked else (None, state)
         return (eqx.filter(y, eqx.is_array), carried), (scanned, passes.arrays())
 
-    (carry, carried), (scanned, values) = jax.lax.scan(
-        with_remat(body, pipe.remat),
-        (carry, carried),
-        (parts, scanned, index),
-        size,
-        unroll=pipe.unroll,
-    )
+    step = with_remat(body, pipe.remat)
+    first, steps = (carry, carried), (parts, scanned, index)
+    last, (scanned, values) = jax.lax.scan(step, first, steps, size, unroll=pipe.unroll)
+    carry, carried = last
     passes.end(values)
     state = put_back(scanned if stacked else carried)
     return eqx.combine(carry, constant), state
@@ -614,14 +611,9 @@ class Scan(Composite):
             after = eqx.filter(after, eqx.is_array)
             return (after, cell_state), passes.arrays(y)
 
-        (carry, cell_state), values = jax.lax.scan(
-            body,
-            (carry, cell_state),
-            (xs, index),
-            size,
-            reverse=self.reverse,
-            unroll=self.unroll,
-        )
+        first, steps = (carry, cell_state), (xs, index)
+        how: Any = {"reverse": self.reverse, "unroll": self.unroll}
+        (carry, cell_state), values = jax.lax.scan(body, first, steps, size, **how)
         carry, y = eqx.combine(carry, fixed), passes.end(values)
         returned = {"sequence": y, "carry": carry, "both": (carry, y)}
         return returned[self.returns], put_back(cell_state)

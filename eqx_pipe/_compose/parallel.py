@@ -108,11 +108,7 @@ class Merge(eqx.Module):
 
 
 def merged(
-    container: "Parallel | Any",
-    outputs: Sequence[PyTree],
-    state: MaybeState,
-    scope: Scope,
-    count: Any,
+    container: Any, outputs: list[PyTree], state: MaybeState, scope: Scope, count: Any
 ) -> Output:
     """Merge the outputs of the stages of a `Parallel` or `Gated` into one.
 
@@ -199,14 +195,9 @@ SUM_BY_CALLABLE = (
 
 
 def check_arrays(
-    function: str,
-    path: str,
-    tree: PyTree,
-    operation: str,
-    more: str = ".",
-    keys: bool = False,
+    function: str, path: str, tree: PyTree, merge: str, more: str, keys: bool = False
 ) -> None:
-    """Raise unless an operation supports every leaf: arrays, and PRNG keys if `keys`.
+    """Raise unless a merge supports every leaf: arrays, and PRNG keys if `keys`.
 
     `more` is a second fix, for the message.
     """
@@ -219,7 +210,7 @@ def check_arrays(
         # Not `is_array`, which accepts NumPy text too.
         if not isinstance(leaf, jax.Array) or (is_key_array(leaf) and not keys):
             sparse = f"a sparse {type(leaf).__name__} " if is_sparse(leaf) else ""
-            wrong = f"`{operation}` does not support {_of_leaf(name)}the output of "
+            wrong = f"`{merge}` does not support {_of_leaf(name)}the output of "
             wrong += f"`{path}`, which is {sparse}{leaf_text(leaf)}."
             cure = "Apply the stages to the other entries only, by `eqx_pipe.at`" + more
             raise type_error(function, wrong, cure)

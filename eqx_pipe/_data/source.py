@@ -469,16 +469,13 @@ def _stacked(
     rows = []
     for i, record in zip(indices, records, strict=True):
         leaves, form = jtu.tree_flatten(record)
-        row = [
-            np.asarray(leaf)
-            if type(leaf) in _NOT_MASKED
-            else as_numpy("data.Loader", f"a leaf of record {i}", leaf)
-            for leaf in leaves
-        ]
-        same = form == structure and all(
-            _is_like(leaf, s.shape, s) for leaf, s in zip(row, structs, strict=True)
-        )
-        if not same:
+        for leaf in leaves:
+            if type(leaf) not in _NOT_MASKED:
+                as_numpy("data.Loader", f"a leaf of record {i}", leaf)  # raises
+        row = list(map(np.asarray, leaves))
+        pairs = zip(row, structs, strict=False)  # the structures may differ
+        same = all(_is_like(leaf, s.shape, s) for leaf, s in pairs)
+        if form != structure or not same:
             raise _misfit(i, record, struct)
         rows.append(row)
     columns = [np.stack(column) for column in zip(*rows, strict=True)]
@@ -522,24 +519,20 @@ def _unusable(i: int, name: str, leaf: object) -> TypeError:
     path = f" at `.{name}`" if name else ""
     is_array = isinstance(leaf, jax.Array | np.ndarray | np.generic)
     shown = leaf_text(leaf) if is_array else describe_value(leaf)
-    return type_error(
-        "data.Loader",
-        f"record {i} of the source{path} is {shown}, not an array of numbers that "
-        "JAX supports.",
-        "A record is a pytree of numbers and arrays. Leave text and the like out, "
-        "or encode them as integers; convert long doubles by `.astype(float)`, and "
-        "give the fields of a structured array as a dict.",
-    )
+    wrong = f"record {i} of the source{path} is {shown}, not an array of numbers that "
+    wrong += "JAX supports."
+    cure = "A record is a pytree of numbers and arrays. Leave text and the like out, "
+    cure += "or encode them as integers; convert long doubles by `.astype(float)`, and "
+    cure += "give the fields of a structured array as a dict."
+    return type_error("data.Loader", wrong, cure)
 
 
 def _misfit(i: int, record: PyTree, struct: PyTree) -> StructureError:
     lines = differences(struct, _record_struct(record, i))
-    return structure_error(
-        "data.Loader",
-        f"record 0 of the source and record {i} differ: {'; '.join(lines)}.",
-        "All records need the same structure, shapes and dtypes. Pad or cut them in "
-        "the source.",
-    )
+    wrong = f"record 0 of the source and record {i} differ: {'; '.join(lines)}."
+    cure = "All records need the same structure, shapes and dtypes. Pad or cut them in "
+    cure += "the source."
+    return structure_error("data.Loader", wrong, cure)
 
 
 # JAX indexes with int32, unless `jax_enable_x64` is set.
@@ -706,14 +699,13 @@ def _check_leaves(leaves: list[tuple[str, object]]) -> None:
             good = isinstance(leaf, jax.Array)
         if not good or np.ndim(leaf) == 0:
             number = eqx.is_array_like(leaf) and np.ndim(leaf) == 0
-            raise (structure_error if number else type_error)(
-                "data.ArraySource",
-                f"`{name}` is {describe_value(leaf)}, not an array of records.",
-                "The leading axis of every array counts the records: repeat a scalar "
-                "for each record, or add it in `pipe`; encode text as integers; "
-                "convert long doubles by `.astype(float)`, and give the fields of a "
-                "structured array as a dict.",
-            )
+            error = structure_error if number else type_error
+            wrong = f"`{name}` is {describe_value(leaf)}, not an array of records."
+            cure = "The leading axis of every array counts the records: repeat a "
+            cure += "scalar for each record, or add it in `pipe`; encode text as "
+            cure += "integers; convert long doubles by `.astype(float)`, and give the "
+            cure += "fields of a structured array as a dict."
+            raise error("data.ArraySource", wrong, cure)
 
 
 def _fits_device(dtype: np.dtype | None) -> bool:

@@ -111,10 +111,7 @@ def remade(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]:
 
 
 def scan_of(
-    eqn: Equation,
-    body: Callable[..., list[Any]],
-    inputs: list[Any],
-    more: Sequence[Any] = (),
+    eqn: Equation, body: Callable[..., list[Any]], inputs: list[Any], more: Any = ()
 ) -> list[Any]:
     """Return the outputs of a scan with another body.
 
@@ -150,10 +147,7 @@ def _while_loop(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]:
 
 
 def stepped(
-    eqn: Equation,
-    going: Callable[[Sequence[Any]], Any],
-    new: list[Any],
-    carry: Sequence[Any],
+    eqn: Equation, going: Callable[[Any], Any], new: list[Any], carry: Sequence[Any]
 ) -> list[Any]:
     """Return a `while_loop`'s carry after a step; finished lanes keep theirs.
 

@@ -227,9 +227,7 @@ def interpret(
 
 
 def read(
-    atoms: Sequence[Any],
-    values: dict[Any, Any],
-    constant: Callable[[Any], Any] = lambda x: x,
+    atoms: Sequence[Any], values: dict, constant: Callable[[Any], Any] = lambda x: x
 ) -> list[Any]:
     """Return the values of operands; `constant` converts literals."""
     return [constant(a.val) if is_literal(a) else values[a] for a in atoms]

@@ -323,9 +323,8 @@ def split_of(
     inputs = [x.aval for x in open_jaxpr(jaxpr)[0].invars]
     types = [_struct(x) for x in (*constants, *inputs)]
     n = len(constants)
-    flat = _without_dead(
-        trace(lambda *x: evaluate(jaxpr, x[:n], x[n:], inline=True), *types)
-    )
+    whole = trace(lambda *x: evaluate(jaxpr, x[:n], x[n:], inline=True), *types)
+    flat = _without_dead(whole)
     works = {k: _work_of(e) for k, e in enumerate(_eqns(flat)) if _can_be_left(e)}
     enough = max(least, _SHARE * max(works.values(), default=0))
     long = [k for k, each in works.items() if each >= enough]

@@ -62,12 +62,10 @@ def as_over(
     names = (over,) if isinstance(over, str) else over
     listed = tuple(names) if isinstance(names, Sequence) else ()
     if not listed or not all(isinstance(name, str) for name in listed):
-        raise type_error(
-            function,
-            f"{owner}`over` is {describe_value(over)}.",
-            'Give the name of a dim, `over="seed"`, or several, `over=("seed", "x")`; '
-            "leave it out for all points.",
-        )
+        wrong = f"{owner}`over` is {describe_value(over)}."
+        cure = 'Give the name of a dim, `over="seed"`, or several, `over=("seed", '
+        cure += '"x")`; leave it out for all points.'
+        raise type_error(function, wrong, cure)
     return listed
 
 

@@ -37,24 +37,21 @@ Coordinates: TypeAlias = dict[str, tuple[Sequence[str], np.ndarray, Mapping[str,
 
 def as_output_coords(function: str, output_coords: OutputCoords) -> NamedDims:
     """Return `output_coords` after all checks that need no outputs."""
-    named = {
-        path: {
-            dim: _as_coords(function, path, dim, values)
-            for dim, values in _as_dict(function, dims).items()
-        }
-        for path, dims in _as_dict(function, output_coords).items()
-    }
-    shared = coords_of(named)
-    for path, dims in named.items():
-        for dim, coords in dims.items():
-            if coords is not None and not np.array_equal(coords, shared[dim]):
-                raise value_error(
-                    function,
-                    f"`output_coords[{path!r}]` has other values of {dim!r} than "
-                    "another output.",
-                    "Outputs that share a dim share its coordinates: rename one of "
-                    "the dims.",
-                )
+    named: NamedDims = {}
+    shared: dict[str, np.ndarray] = {}
+    for path, dims in _as_dict(function, output_coords).items():
+        named[path] = {}
+        for dim, values in _as_dict(function, dims).items():
+            coords = named[path][dim] = _as_coords(function, path, dim, values)
+            if coords is None or np.array_equal(shared.setdefault(dim, coords), coords):
+                continue
+            raise value_error(
+                function,
+                f"`output_coords[{path!r}]` has other values of {dim!r} than another "
+                "output.",
+                "Outputs that share a dim share its coordinates: rename one of the "
+                "dims.",
+            )
     # A dim without coordinates may get them from another output.
     return {path: {dim: shared.get(dim) for dim in named[path]} for path in named}
 

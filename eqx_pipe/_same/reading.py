@@ -609,13 +609,11 @@ class _Disk(_Reading):
     def fixed(self, x: Any, at: _At) -> None:
         if isinstance(x, types.CodeType):
             text = code_text(x)
-        elif isinstance(x, _MODULE):
-            text = x.__name__
         elif isinstance(x, type) and not is_library_class(x):
             text = "class"  # its attributes follow
         elif isinstance(x, _JAXPRS):
             text = str(x)
-            if " at 0x" in text:  # it calls Python
+            if " at 0x" in text or "callback" in text:  # it calls Python
                 raise Unsure(x, at)
         else:
             known = x if hasattr(x, "__qualname__") else type(x)

@@ -445,12 +445,10 @@ def _distributions(optuna: Any, space: Space) -> dict[str, Any]:
 
     A range has an interval, and categories have the middles of their parts.
     """
-    kinds = optuna.distributions
-    return {
-        name: kinds.FloatDistribution(0.0, 1.0)
-        if axis.is_range
-        else kinds.CategoricalDistribution(
-            [(k + 0.5) / len(axis) for k in range(len(axis))]
-        )
-        for name, axis in space.axes().items()
-    }
+    kinds, axes = optuna.distributions, space.axes()
+    chosen = dict.fromkeys(axes, kinds.FloatDistribution(0.0, 1.0))
+    for name, axis in axes.items():
+        if not axis.is_range:
+            middles = [(k + 0.5) / len(axis) for k in range(len(axis))]
+            chosen[name] = kinds.CategoricalDistribution(middles)
+    return chosen

@@ -390,12 +390,9 @@ def resolve(
     if problems:
         names = "specs" if axis_rules is None else "logical names or the rules"
         pad = " or the sizes: `jnp.pad` pads an array to a size that fits."
-        raise value_error(
-            function,
-            f"these specs do not fit the arrays and the mesh {dict(mesh.shape)}:"
-            + bullets(problems),
-            f"Change the {names}" + (pad if uneven else "."),
-        )
+        wrong = f"these specs do not fit the arrays and the mesh {dict(mesh.shape)}:"
+        cure = f"Change the {names}" + (pad if uneven else ".")
+        raise value_error(function, wrong + bullets(problems), cure)
     return resolved, jtu.tree_structure(tree)
 
 
@@ -456,13 +453,15 @@ def _specs_of(
         if _are_patterns(specs):
             return _by_pattern(function, leaves, specs)
         why = str(error).replace("broadcast_prefix prefix_tree", "specs")
-        raise structure_error(
-            function,
-            f"`specs` is not a prefix of the tree: {' '.join(why.split()).rstrip('.')}"
-            ".",
+        why = " ".join(why.split()).rstrip(".")
+        wrong = f"`specs` is not a prefix of the tree: {why}."
+        cure = (
             "One `PartitionSpec` (or None) stands for all arrays below it; a mapping "
-            'from patterns of paths, `{"head.weight": P("model")}`, fits every tree.',
-        ) from error
+        )
+        cure += (
+            'from patterns of paths, `{"head.weight": P("model")}`, fits every tree.'
+        )
+        raise structure_error(function, wrong, cure) from error
     exact = {path for path, _ in jtu.tree_flatten_with_path(entries)[0]}
     chosen = []
     both = zip(leaves, jtu.tree_flatten_with_path(whole)[0], strict=True)
@@ -518,13 +517,11 @@ def _of_patterns(function: str, at: NamedLeaf, specs: Mapping[str, P | None]) ->
         if not matched:
             lines.setdefault(P(), f"no pattern for `{path}`: {P()}")
     if len(lines) > 1:
-        raise value_error(
-            function,
-            f"patterns in `specs` disagree about `{at.name}`:{bullets(lines.values())}",
-            "Let one pattern match each array, for example by naming it in full, with "
-            "`*` in the place of a position. Stages that are stacked in one array have "
-            "one spec, which begins with the axis of the stages.",
-        )
+        wrong = f"patterns in `specs` disagree about `{at.name}`:"
+        cure = "Let one pattern match each array, for example by naming it in full, "
+        cure += "with `*` in the place of a position. Stages that are stacked in one "
+        cure += "array have one spec, which begins with the axis of the stages."
+        raise value_error(function, wrong + bullets(lines.values()), cure)
     return next(iter(lines), P())
 
 

@@ -128,7 +128,7 @@ class Axis(eqx.Module):
         """
 
     @property
-    def known(self) -> Array | None:
+    def stored(self) -> Array | None:
         """All values as one array if the axis stores them, else `None`.
 
         Tracing and running `value` returns the same bits, but takes a thousand times
@@ -139,7 +139,7 @@ class Axis(eqx.Module):
     @property
     def table(self) -> Any:
         """The values at all positions, if they are an array, or `None`."""
-        values = self.known
+        values = self.stored
         is_plain = isinstance(values, jax.Array) and not is_key_array(values)
         return values if is_plain else None
 
@@ -166,7 +166,7 @@ class Axis(eqx.Module):
     @property
     def is_replicate(self) -> bool:
         """True if the axis has replicates: `Seeds` and PRNG keys."""
-        return self.replicates is not None or is_key_array(self.known)
+        return self.replicates is not None or is_key_array(self.stored)
 
     def take(
         self, positions: Int[np.ndarray, " points"], dim: str | None = None
@@ -229,13 +229,10 @@ class Subset(Axis):
 
 def needs_space_key(name: str) -> MissingKeyError:
     """Return the error for an axis that draws its values in a space without a key."""
-    text = message(
-        "Space",
-        f"the axis `{name}` draws its values and the space has no key.",
-        "Make the space with one: `Space(tree, key=jax.random.key(0))`. (The `key` of "
-        "`sweep` is for the function alone.)",
-    )
-    return MissingKeyError(name, text)
+    wrong = f"the axis `{name}` draws its values and the space has no key."
+    cure = "Make the space with one: `Space(tree, key=jax.random.key(0))`. (The `key` "
+    cure += "of `sweep` is for the function alone.)"
+    return MissingKeyError(name, message("Space", wrong, cure))
 
 
 def is_axis(x: object) -> TypeGuard[Axis]:
@@ -670,7 +667,7 @@ class Values(Axis):
         check_bool("Values", "is_log", self.is_log)
 
     @property
-    def known(self) -> Array | None:
+    def stored(self) -> Array | None:
         # A subclass may have a `value` of its own.
         return self.values if type(self) is Values else None
 
@@ -683,7 +680,7 @@ class Values(Axis):
     def take(
         self, positions: Int[np.ndarray, " points"], dim: str | None = None
     ) -> Axis:
-        if self.known is None:  # a subclass may have a `value` of its own
+        if self.stored is None:  # a subclass may have a `value` of its own
             return Axis.take(self, positions, dim)
         # On the host: an index of an array of JAX would be another program.
         values = self.values if is_key_array(self.values) else np.asarray(self.values)
@@ -716,7 +713,7 @@ class LoadedValues(Values):
         return self.draws
 
     @property
-    def known(self) -> Any:
+    def stored(self) -> Any:
         return self.values
 
     def value(self, i: Int[Array, ""], key: Key | None) -> Shaped[Array, "..."]:
@@ -896,7 +893,7 @@ class _Spaced(Axis):
         return self.num > 1
 
     @property
-    def known(self) -> Array | None:
+    def stored(self) -> Array | None:
         return self.lookup.coarse if self.lookup.fine is None else None
 
     @property
@@ -1052,7 +1049,7 @@ class _Range(_Spaced):
         _Spaced.__init__(self, start, stop, 2, dim=dim, label=label, unit=unit)
 
     @property
-    def known(self) -> None:
+    def stored(self) -> None:
         return None
 
     def __len__(self) -> int:

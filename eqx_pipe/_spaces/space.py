@@ -102,7 +102,7 @@ def values_at(
     if axis.is_static:
         static: Any = axis
         return [static.value(int(k), key) for k in positions]
-    stored = axis.known
+    stored = axis.stored
     if stored is not None:
         return (stored if is_key_array(stored) else np.asarray(stored))[positions]
     at = jnp.asarray(positions, jnp.int32)
@@ -113,7 +113,7 @@ def values_at(
 
 def axis_structs(name: str, axis: Axis, key: Key | None) -> PyTree:
     """Return the shapes and dtypes of one value of an axis whose values are arrays."""
-    stored = axis.known
+    stored = axis.stored
     if stored is not None:
         return jax.ShapeDtypeStruct(stored.shape[1:], stored.dtype)
     position = jax.ShapeDtypeStruct((), jnp.int32)
@@ -1288,13 +1288,11 @@ def _columns(table: Any) -> dict[Any, Any]:
         listed = isinstance(column, list | tuple)
         single = isinstance(column, str | bytes | Mapping | Axis)
         if single or not (listed or np.ndim(column)):
-            raise type_error(
-                "Space.from_table",
-                f"the column `{name}` is {describe_value(column)}.",
-                "A column is a list or an array of one value for each row; a constant "
-                "stands beside the columns: `ep.Space({**ep.Space.from_table(columns, "
-                "dim='row').tree, 'rate': 0.1})`.",
-            )
+            wrong = f"the column `{name}` is {describe_value(column)}."
+            cure = "A column is a list or an array of one value for each row; a "
+            cure += "constant stands beside the columns: `ep.Space({**ep.Space."
+            cure += "from_table(columns, dim='row').tree, 'rate': 0.1})`."
+            raise type_error("Space.from_table", wrong, cure)
     return columns
 
 
@@ -1308,12 +1306,11 @@ def _axis(name: str, column: Any, dim: str | None) -> Axis:
             as_list: Any = getattr(column, "to_pylist", None)
             items = as_list() if as_list else list(column if listed else array)
             if not (items or listed):
-                raise type_error(
-                    "Space.from_table",
-                    f"the column `{name}` has no rows, and its dtype is {array.dtype}.",
-                    "Give it a dtype of numbers, or make the table of all rows and "
-                    "take a part of it, `ep.Space.from_table(df)[mask]`.",
-                )
+                wrong = f"the column `{name}` has no rows, and its dtype is "
+                wrong += f"{array.dtype}."
+                cure = "Give it a dtype of numbers, or make the table of all rows and "
+                cure += "take a part of it, `ep.Space.from_table(df)[mask]`."
+                raise type_error("Space.from_table", wrong, cure)
             dates = [x for x in items if isinstance(x, _DATES)]
             if dates:
                 wrong = f"the column `{name}` has dates or times "

@@ -75,16 +75,9 @@ def row_of(stage: PyTree, outputs: Mapping[str, str], path: str = "") -> Summary
         row_of(child, outputs, join_path(path, segment))
         for segment, child in children_shown(stage).items()
     ]
-    return Summary(
-        path,
-        kind(stage),
-        _settings(stage),
-        {name: leaf_text(x) for name, x in _own_leaves(stage) if _is_array(x)},
-        num_parameters(stage),
-        is_stateful(stage),
-        outputs.get(path),
-        children,
-    )
+    arrays = {name: leaf_text(x) for name, x in _own_leaves(stage) if _is_array(x)}
+    facts = num_parameters(stage), is_stateful(stage), outputs.get(path)
+    return Summary(path, kind(stage), _settings(stage), arrays, *facts, children)
 
 
 def kind(stage: PyTree) -> str:

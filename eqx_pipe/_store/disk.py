@@ -80,6 +80,7 @@ class Keys:
     """
 
     put: Callable[[str, bytes], None]
+    entry: Callable[[str], Entry | None]
 
     def __init__(self, root: str):
         self._root = root
@@ -100,6 +101,10 @@ class Keys:
     def at_once(self, acts: list[Callable[[], T]]) -> list[T]:
         """Return the results of several requests, which may run side by side."""
         return [act() for act in acts]
+
+    def exists(self, key: str) -> bool:
+        """Return whether a file exists."""
+        return self.entry(key) is not None
 
     def path_of(self, key: str = "") -> str:
         """Return the path of the store, or of one of its files."""
@@ -241,10 +246,6 @@ class Folder(Keys):
     def below(self, name: str) -> "Folder":
         """Return the files of another store in a folder of this one."""
         return Folder(self.path / name)
-
-    def exists(self, key: str) -> bool:
-        """Return whether a file exists."""
-        return os.path.lexists(self.path_of(key))
 
     def entry(self, key: str) -> Entry | None:
         """Return the size and time of a file, or `None` if it does not exist."""

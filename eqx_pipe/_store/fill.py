@@ -50,7 +50,7 @@ chunks written last: of a store that seems complete, and before it is filled.
 _TRIES = 20
 """The number of times to write a chunk that another process writes, too."""
 
-Todo: TypeAlias = Mapping[int, Int64[np.ndarray, " rows"] | None]
+RowsByChunk: TypeAlias = Mapping[int, Int64[np.ndarray, " rows"] | None]
 """The chunks to compute, each with the rows that it lacks, or `None` for all."""
 
 
@@ -134,7 +134,7 @@ class Filling:
                 sound = 0
         return listed
 
-    def todo(self, listed: Listed) -> Todo:
+    def todo(self, listed: Listed) -> RowsByChunk:
         """Return the chunks of the share to compute, with the rows that they lack."""
         rows_by_chunk: dict[int, Int64[np.ndarray, " rows"] | None] = {}
         current = self.store.files.conditional

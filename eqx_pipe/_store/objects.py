@@ -123,10 +123,6 @@ class Objects(Keys):
         name, prefix = self.path_of(name), f"{self._prefix}{name}/"
         return Objects(self._bucket, name, prefix)
 
-    def exists(self, key: str) -> bool:
-        """Return whether an object exists."""
-        return self.tag(key) is not None
-
     def names(self, below: str = "") -> set[str]:
         """Return the names of the objects below a prefix, and of deeper prefixes."""
         with self._naming(below):

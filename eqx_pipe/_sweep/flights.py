@@ -31,8 +31,9 @@ from .._jaxprs import digest
 from .._results import storable
 from .._store import FAILED, MISSING, OK, Files, Filling, Undecodable
 from .identity import reducing_identity
-from .work.buffer import Asked, Chunk, Work
+from .work.buffer import Asked, Chunk
 from .work.flight import Flight
+from .work.work import Work
 
 _FOLDER = ".flights"
 

@@ -20,7 +20,7 @@ from .._errors import structure_error, value_error
 from .._spaces import Space
 from .._store import Origin, Store, coordinate_digest, in_place, raw_of
 from .identity import check_same, differing, function_texts, outputs_changes
-from .planning import Plan
+from .plan import Plan
 from .trace.cases import has_any
 
 _Positions = Int64[np.ndarray, " positions"]

@@ -23,9 +23,9 @@ from .._spaces import Space, axis_name, is_axis, static_column
 from .._store import FORMAT
 from .._tree import as_data, is_key_array, path_name, tree_text
 from .._types import Key
-from .planning import Plan
-from .program.blocks import trace_reducers
+from .plan import Plan
 from .trace.cases import Case
+from .trace.reducers import trace_reducers
 from .trace.trace import Traced
 
 _LONG, _SHORT = 200, 100

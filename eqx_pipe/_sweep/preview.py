@@ -18,7 +18,7 @@ from .._same import record_of
 from .._spaces import SpaceLike
 from .._store import FAILED, MISSING, NO_GAPS, count_in
 from .._types import PyTree
-from .planning import Plan, Todo, plan_of
+from .plan import Plan, Todo, plan_of
 from .program.layout import nbytes
 from .request import SweepOptions, request_of
 from .sinks import StoreSink

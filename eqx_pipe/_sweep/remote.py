@@ -2,7 +2,7 @@
 
 An executor needs only `submit(fn, *args)`, and the futures that it returns only
 `.done()` and `.result()`. The function, the space and the key are sent by cloudpickle,
-about once to each worker (see `_Calls`). A worker calls `work` for chunks; it traces
+about once to each worker (see `_Calls`). A worker calls `compute_in_worker`; it traces
 and compiles once, for its own devices.
 """
 
@@ -33,10 +33,11 @@ from .._run import CTRL_C, Interrupt, Pace, Watch, no_mesh
 from .._store import disk_errors
 from .._types import PyTree
 from .flights import Flights
-from .planning import Plan, Target, Todo, known_workers, work_of
+from .plan import Plan, Target, Todo, known_workers, work_of
 from .trace.trace import settings
-from .work.buffer import Asked, Chunk, Rows, Verdict, Work, whole
+from .work.buffer import Asked, Chunk, Rows, Verdict, whole
 from .work.points import Points, prepare
+from .work.work import Work
 
 # Retry a chunk whose worker died, since another may have more memory; give up on points
 # that kill every worker.
@@ -47,10 +48,10 @@ _IN_FLIGHT_BYTES = 2**30
 _IN_FLIGHT = 1024
 # Keep so many calls for each worker in flight, so that it does not wait for the next.
 _DEPTH = 4
-# The duration of a call in seconds, within limits, for each worker: this process takes
-# 0.3 ms for a call, and should be idle nine tenths of the time.
-_CALL_SECONDS = 3e-3
-_UNIT_SECONDS = 1.0, 30.0
+# The least and the most seconds of a call. Between them it takes 3 ms for each worker:
+# this process takes 0.3 ms for a call, and should be idle nine tenths of the time.
+_CALL_SECONDS = 1.0, 30.0
+_WORKER_SECONDS = 3e-3
 # A job waits in a queue, imports JAX and compiles, so it should take longer.
 _JOB_SECONDS = 60.0
 # The number of workers until they have answered, if it is unknown.
@@ -152,7 +153,7 @@ _Rows: TypeAlias = Int64[np.ndarray, " some"] | None
 
 @dataclasses.dataclass(eq=False)
 class _Call:
-    """A call of `work`, its future, and how often its chunks were tried.
+    """A call of `compute_in_worker`, its future, and how often its chunks were tried.
 
     The chunks have their numbers, and the rows that they lack, or `None` for all.
     """
@@ -224,9 +225,11 @@ def _launch(
         arguments.append((name, packed if call.carries else None, asked, target))
     try:
         if len(calls) == 1:
-            futures = [executor.submit(work, *arguments[0])]
+            futures = [executor.submit(compute_in_worker, *arguments[0])]
         else:
-            futures = executor.map_array(work, *zip(*arguments, strict=True))
+            futures = executor.map_array(
+                compute_in_worker, *zip(*arguments, strict=True)
+            )
     except Exception as error:
         if _ended_by_signal(stopping):
             return False
@@ -292,8 +295,8 @@ class _Calls:
             if left := call.chunks[len(answer.computed) :]:  # it was interrupted
                 self.waiting.appendleft(_Call(left, call.tries - 1))
             self._able.add(answer.worker)
-            least, most = _UNIT_SECONDS
-            wanted = min(max(least, _CALL_SECONDS * self._num_workers), most)
+            least, most = _CALL_SECONDS
+            wanted = min(max(least, _WORKER_SECONDS * self._num_workers), most)
             if self._are_jobs:  # the first has measured: all others may be in flight
                 self._workers, wanted = _IN_FLIGHT, _JOB_SECONDS
             # The first chunk of a call with the function also compiles.
@@ -420,7 +423,7 @@ def pack(plan: Plan) -> bytes:
         ) from error
 
 
-def work(
+def compute_in_worker(
     name: str,
     packed: bytes | None,
     asked: Sequence[Asked],

@@ -92,12 +92,10 @@ def over_devices(
     part = P(mesh.axis_names)
     # `check_vma` rejects ordinary user loops whose initial carry is constant. Without
     # it a wrong `out_specs` would go unnoticed, but these are internal and tested.
+    specs = tuple(part if is_split else P() for is_split in split)
+    run = _without_mesh(on_device) if leave_mesh else on_device
     return jax.shard_map(
-        _without_mesh(on_device) if leave_mesh else on_device,
-        mesh=mesh,
-        in_specs=tuple(part if is_split else P() for is_split in split),
-        out_specs=part,
-        check_vma=False,
+        run, mesh=mesh, in_specs=specs, out_specs=part, check_vma=False
     )
 
 

@@ -112,13 +112,12 @@ def warn_if_cores_idle(devices: Sequence[Device], mesh: Mesh | None) -> None:
     cores = num_cores()
     if cores == 1:
         return
-    log_once(
-        "idle cores",
+    text = (
         "eqx_pipe.sweep: this sweep runs on one CPU device, and this process may use "
-        "%d cores. To use them all, call `eqx_pipe.use_cpu_devices()` at the top of "
-        "the program, before JAX computes anything.",
-        cores,
     )
+    text += "%d cores. To use them all, call `eqx_pipe.use_cpu_devices()` at the top "
+    text += "of the program, before JAX computes anything."
+    log_once("idle cores", text, cores)
 
 
 def all_busy(devices: Sequence[Any], batches: int) -> bool:
@@ -184,18 +183,12 @@ def warn_if_it_may_hang(
     if limit is None or batch_size <= limit or not may_hang(devices):
         return
     smaller = f"Use a `batch_size` of at most {limit}" if limit else "Use JAX 0.11.1"
-    log_once(
-        "linear algebra",
-        "eqx_pipe.sweep: with jaxlib %s, batches of %d points of linear algebra on %d "
-        "CPU device%s may hang. %s, or set the environment variable NPROC to at least "
-        "%d before Python starts, which makes other sweeps slower.",
-        jaxlib.version.__version__,
-        batch_size,
-        len(devices),
-        "s" * (len(devices) != 1),
-        smaller,
-        _THREADS * len(devices),
-    )
+    n, version = len(devices), jaxlib.version.__version__
+    text = "eqx_pipe.sweep: with jaxlib %s, batches of %d points of linear algebra on "
+    text += "%d CPU device%s may hang. %s, or set the environment variable NPROC to at "
+    text += "least %d before Python starts, which makes other sweeps slower."
+    args = version, batch_size, n, "s" * (n != 1), smaller, _THREADS * n
+    log_once("linear algebra", text, *args)
 
 
 def _pool_size() -> int:

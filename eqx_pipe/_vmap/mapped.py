@@ -63,6 +63,10 @@ Outputs: TypeAlias = tuple[list[Any], list[Any]]
 """Outputs that are stacked over the lanes, and outputs that are equal for all lanes."""
 
 
+Lane: TypeAlias = Callable[..., Outputs]
+"""A function of the slices of one lane."""
+
+
 class Vmapped(eqx.Module):
     """A function under `vmap`; see `vmap`."""
 
@@ -230,7 +234,7 @@ class _Call:
         same = self.out_axes.count(None)
         return outputs[: len(outputs) - same], outputs[len(outputs) - same :]
 
-    def vmapped(self, lane: Callable[..., Outputs]) -> Outputs:
+    def vmapped(self, lane: Lane) -> Outputs:
         """Return the outputs of all lanes at once."""
         every: Any = jax.vmap(
             lane,
@@ -260,11 +264,7 @@ class _Call:
         return choose_batch_size(analysis, each * len(devices), devices)
 
     def on_device(
-        self,
-        lane: Callable[..., Outputs],
-        lanes: list[Any],
-        first: First | None,
-        batch: int,
+        self, lane: Lane, lanes: list[Any], first: First | None, batch: int
     ) -> list[Any]:
         """Return the totals and stacked outputs of the lanes of a device, in batches.
 
@@ -291,9 +291,7 @@ class _Call:
         totals, outputs = in_batches(step, init, rows, batch, remat=remat)
         return [*totals, *outputs]
 
-    def one_batch(
-        self, lane: Callable[..., Outputs], rows: list[Any], batch: int
-    ) -> list[Any]:
+    def one_batch(self, lane: Lane, rows: list[Any], batch: int) -> list[Any]:
         """Return the stacked outputs of a batch."""
         if batch > 1:
             every: Any = jax.vmap(lane, out_axes=(0, None), axis_size=batch)
@@ -338,12 +336,7 @@ class _Call:
             stacked = self.on_device(lane, lanes, first, batch)
             return [*[x[None] for x in stacked[:sums]], *stacked[sums:]]
 
-        every = over_devices(
-            alone,
-            on,
-            (not copied, True, False),
-            leave_mesh=not typed,
-        )
+        every = over_devices(alone, on, (not copied, True, False), leave_mesh=not typed)
         # Outside of `jit`, JAX runs a `shard_map` operation by operation.
         stacked = jax.jit(every, inline=True)(lanes, first, shared)
         # Each device has a total of its own lanes.
@@ -653,13 +646,5 @@ def vmap(
             wrong += "outputs have no axis of lanes."
             cure = "Leave out one of them."
             raise value_error("vmap", wrong, cure)
-    return Vmapped(
-        fn,
-        Opaque((in_axes, out_axes)),
-        axis_name,
-        axis_size,
-        batch_size,
-        mesh,
-        bool(remat),
-        reduce,
-    )
+    axes, remat = Opaque((in_axes, out_axes)), bool(remat)
+    return Vmapped(fn, axes, axis_name, axis_size, batch_size, mesh, remat, reduce)

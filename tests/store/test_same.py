@@ -95,8 +95,22 @@ def test_an_axis_counts_by_its_values_and_not_by_the_name_of_its_function(tmp_pa
         assert ep.sweep(lambda p: p["x"], space, store=tmp_path / "r").ok.all()
 
 
-def test_what_a_store_cannot_recognise_counts_as_changed(tmp_path):
-    held = {"handle": iter([])}
+def called(x):
+    struct = jax.ShapeDtypeStruct((), np.float32)
+    return jax.pure_callback(np.sin, struct, x, vmap_method="sequential")
+
+
+HANDLES = {
+    "builtins.list_iterator": iter([]),
+    "builtins.set": {(1, 2)},
+    "numpy.ndarray": np.array([iter([])], dtype=object),
+    "Jaxpr": jax.make_jaxpr(called)(np.float32(0)),
+}
+
+
+@pytest.mark.parametrize("kind", HANDLES)
+def test_what_a_store_cannot_recognise_counts_as_changed(tmp_path, kind):
+    held = {"handle": HANDLES[kind]}
 
     def call(x):
         return np.float32(x if held else 0)
@@ -107,9 +121,10 @@ def test_what_a_store_cannot_recognise_counts_as_changed(tmp_path):
     )
     options = {"store": tmp_path / "r", "progress": False}
     coming = ep.plan(fn, LINE, **options)
-    assert "call.held.handle" in repr(coming) and "list_iterator" in coming.unsure
+    assert "call.held.handle" in repr(coming) and kind in coming.unsure
     ep.sweep(fn, LINE, **options)
-    with pytest.raises(ValueError, match="`held.handle`, a `builtins.list_iterator`"):
+    says = rf"`held.handle`, a `[\w.]*{kind}`, which a store cannot recognise"
+    with pytest.raises(ValueError, match=says):
         ep.sweep(fn, LINE, **options)
     assert ep.sweep(fn, LINE, resume="force", **options).ok.all()
 

@@ -6,6 +6,7 @@ The phase `begin` makes the stores with 1.0; `same` calls again, and must go on;
 calls with 3.0, and must refuse or compute the other values.
 """
 
+import dataclasses
 import functools as ft
 import json
 import sys
@@ -13,6 +14,7 @@ import threading
 import types
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 
@@ -203,6 +205,37 @@ def how_a_reducer_finishes(v, store):
     reduce = reducer(finish=v, over=("x",))
     found = swept(lambda p: p["x"] * p["b"], space, store, reduce=reduce)
     return found, v * 4.5 * np.array([1, 2])
+
+
+HELD = {
+    "a_numpy_number": (np.float32, float),
+    "a_jitted_function": (lambda v: jax.jit(lambda x: x * v), lambda fn: fn(1.0)),
+    "a_jaxpr": (
+        lambda v: jax.make_jaxpr(lambda x: x * v)(1.0),
+        lambda jaxpr: jax.extend.core.jaxpr_as_fun(jaxpr)(1.0)[0],
+    ),
+    "a_set": (lambda v: frozenset({v, 0.5}), max),
+    "a_dtype": (lambda v: np.dtype("f4" if v == 1 else "f8"), lambda x: x.itemsize / 4),
+    "a_numpy_function": (
+        lambda v: np.add if v == 1 else np.subtract,
+        lambda fn: fn(0.5, 0.5),
+    ),
+}
+
+
+def finished_by(make, factor, v, store):
+    held, space = make(v), X | {"b": ep.Values([1.0, 2.0])}
+    reduce = reducer(over=("x",))
+    finish = lambda state: np.asarray(state) * np.float32(factor(held))  # noqa: E731
+    reduce = dataclasses.replace(reduce, finish=finish)
+    found = swept(lambda p: p["x"] * p["b"], space, store, reduce=reduce)
+    return found, v * 4.5 * np.array([1, 2])
+
+
+for _name, (_make, _factor) in HELD.items():
+    CASES[f"a_reducer_that_finishes_by_{_name}"] = ft.partial(
+        finished_by, _make, _factor
+    )
 
 
 @case

@@ -54,9 +54,10 @@ from eqx_pipe._store import (
 )
 from eqx_pipe._store.disk import Entry
 from eqx_pipe._sweep import flights, remote
-from eqx_pipe._sweep.planning import open_to_workers
-from eqx_pipe._sweep.work.buffer import Asked, Chunk, Verdict, Work
+from eqx_pipe._sweep.plan import open_to_workers
+from eqx_pipe._sweep.work.buffer import Asked, Chunk, Verdict
 from eqx_pipe._sweep.work.flight import Flight
+from eqx_pipe._sweep.work.work import Work
 
 from . import small_store as small
 from .bucket import Bucket

@@ -163,7 +163,7 @@ def test_any_worker_may_take_a_call_or_die(processes, seed, deaths, pool, second
     if pool:
         cluster._max_workers = processes
     asked = {"batch_size": 2, "key": KEY}
-    with mock.patch("eqx_pipe._sweep.remote._UNIT_SECONDS", (seconds, seconds)):
+    with mock.patch("eqx_pipe._sweep.remote._CALL_SECONDS", (seconds, seconds)):
         there = ep.sweep(FUNCTIONS[1], some_space(0), executor=cluster, **asked)
     here = ep.sweep(FUNCTIONS[1], some_space(0), mesh=one_device(), **asked)
     close(there.values, here.values)
@@ -171,7 +171,7 @@ def test_any_worker_may_take_a_call_or_die(processes, seed, deaths, pool, second
 
 @pytest.mark.parametrize("seconds", LONG)
 def test_short_chunks_share_a_call(seconds, monkeypatch):
-    monkeypatch.setattr("eqx_pipe._sweep.remote._UNIT_SECONDS", (seconds, seconds))
+    monkeypatch.setattr("eqx_pipe._sweep.remote._CALL_SECONDS", (seconds, seconds))
     cluster, space = Cluster(2, in_turn), ep.Linspace(0, 1, 1_000_000)
     asked = {"executor": cluster, "reduce": ep.reduce.Mean(), "batch_size": 256}
     assert ep.sweep(lambda x: x, space, **asked).points == 1_000_000
@@ -179,7 +179,7 @@ def test_short_chunks_share_a_call(seconds, monkeypatch):
 
 
 def test_the_chunks_of_a_worker_that_died_travel_alone(monkeypatch):
-    monkeypatch.setattr("eqx_pipe._sweep.remote._UNIT_SECONDS", (LONG[1], LONG[1]))
+    monkeypatch.setattr("eqx_pipe._sweep.remote._CALL_SECONDS", (LONG[1], LONG[1]))
     space, asked = ep.Linspace(0, 1, 250), {"batch_size": 1}
     twice, ever = Plain({100: 2}), Plain({100: 99})
     there = ep.sweep(jnp.sin, space, executor=twice, **asked)

@@ -3,17 +3,21 @@
 Each case makes a function and a change, and the sweep after it is that of a plain loop.
 """
 
+import _csv
 import abc
 import collections
 import contextlib
 import dataclasses
+import decimal
 import enum
 import functools as ft
-import importlib
+import importlib.util
 import math
 import operator
 import pathlib
+import shutil
 import sys
+import tempfile
 import types
 import weakref
 
@@ -588,6 +592,25 @@ def another_function_of_a_library():
 
 
 @kept
+def a_function_of_the_same_name():
+    box = [pow]
+    fn = lambda p: p * (1.0 if isinstance(box[0](2, 3), int) else 3.0)  # noqa: E731
+    return fn, put(box, 0, math.pow)
+
+
+@case
+def a_function_of_an_extension_of_users():
+    folder = tempfile.mkdtemp()
+    file = shutil.copy(pathlib.Path(_csv.__file__), folder)
+    spec = importlib.util.spec_from_file_location("_csv", file)
+    extension = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(extension)
+    limit = extension.field_size_limit
+    limit(1)
+    return lambda p: p * limit(), lambda: limit(3)
+
+
+@kept
 def another_method_of_a_text():
     box = ["a".upper]
     return lambda p: p * (1.0 if box[0]() == "A" else 3.0), put(box, 0, "a".lower)
@@ -895,6 +918,15 @@ def scaled(x):
     return x * RATE
 
 
+def test_a_law_sees_another_object_that_is_not_understood(monkeypatch):
+    x = jnp.linspace(1.0, 2.0, 3)
+    monkeypatch.setitem(globals(), "RATE", decimal.Decimal(1))
+    ept.check_function(rounded, x, only=("finite",))
+    monkeypatch.setitem(globals(), "RATE", decimal.Decimal("nan"))
+    with pytest.raises(AssertionError, match="finite"):
+        ept.check_function(rounded, x, only=("finite",))
+
+
 def test_a_law_sees_another_global(monkeypatch):
     x = jnp.linspace(1.0, 2.0, 3)
     ept.check_function(rounded, x, only=("finite",))
@@ -904,4 +936,4 @@ def test_a_law_sees_another_global(monkeypatch):
 
 
 def rounded(x):
-    return x * RATE
+    return x * float(RATE)

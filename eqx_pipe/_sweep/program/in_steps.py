@@ -18,20 +18,8 @@ from jaxtyping import Array, UInt32
 
 from ..._jaxprs import Split
 from ..._vmap import flat_mesh, over_devices
-from .layout import (
-    COUNT,
-    DIGITS,
-    Arguments,
-    Layout,
-    as_stored,
-    begin_of,
-    buffers,
-    each_its_rows,
-    everywhere,
-    point_inputs,
-    read,
-    rows_of_batch,
-)
+from .layout import COUNT, DIGITS, Arguments, Layout, each_its_rows, everywhere
+from .whole import as_stored, begin_of, buffers, point_inputs, read, rows_of_batch
 
 BATCH, LOOP, AT, BUDGET = range(4)
 """The columns of `place`: for each device the batch in flight, its loop, the steps of

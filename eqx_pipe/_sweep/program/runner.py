@@ -28,17 +28,9 @@ from ..._run import (
 )
 from ..trace.trace import Traced, abstract
 from .in_steps import batched_in, build_split, state_of
-from .layout import (
-    COUNT,
-    Arguments,
-    LaneOf,
-    Layout,
-    Partition,
-    Place,
-    build,
-    each_its_rows,
-)
+from .layout import COUNT, Arguments, Layout, Partition, Place, each_its_rows
 from .select import ByTable, Selected
+from .whole import LaneOf, build
 
 # XLA splits a step of a program over its threads if it estimates that the step is long,
 # even if every core has its own device. The devices then wait for each other's threads:

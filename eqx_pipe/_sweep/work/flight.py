@@ -79,6 +79,9 @@ class Begun:
     ):
         """Begin points of the slice of the rows and the case that `which` has."""
         self._call = *which, first, count
+        # Lane k computes the point of the lane `sources[k]`: its own, unless that has
+        # failed. So failed points leave no hole, and no other point changes its lane,
+        # which could change its bits.
         self._runner, self._arguments, self.points = runner, args, points
         self._values, self.first, self.count = values, first, count
         self.batch_size = runner.layout.batch_size
@@ -154,6 +157,7 @@ class Begun:
         The batches in flight are computed again from the last save on. If none of their
         points failed, a later one did: then they advance by a call.
         """
+        # The failed call was given the state and destroyed it, so all of them go back.
         budget, since = self._runner.pace.steps, self._since
         self._go_to(self._saved)
         if since and self._enter(since) is None:
@@ -161,6 +165,7 @@ class Begun:
         elif since:
             self._go_to(self._saved)
             budget += since
+        # Now the failure lies within the next `budget` steps of these batches.
         saved, end = self._saved, self._place[:, BATCH] + 1
         left = [(at, lane) for at, lane in self._lanes() if self._is_left[at]]
 
@@ -215,6 +220,7 @@ class Begun:
         `end` has the batch of each device at which a call stops at the latest; a
         `trial` keeps no rows.
         """
+        # The program is given the state, and returns the next one in the same memory.
         runner, was, place = self._runner, self._place, self._place.copy()
         place[:, BUDGET] = budget
 

@@ -35,31 +35,22 @@ from ..._types import Key, PyTree
 from ..._vmap import all_busy
 from ..program.blocks import (
     MOST_BLOCKS,
-    TracedReducers,
     block_batches,
     block_lane,
     build_absorb,
     build_merge,
     call_blocks,
     filled_up,
-    trace_reducers,
 )
 from ..program.layout import CHUNK_BYTES, Arguments, Layout
 from ..program.runner import Runner
 from ..program.select import ByOffset
+from ..trace.reducers import TracedReducers, trace_reducers
 from ..trace.trace import abstract
-from .buffer import (
-    Asked,
-    Buffer,
-    Errors,
-    Rows,
-    Verdict,
-    Work,
-    joined,
-    stretches_of,
-)
+from .buffer import Asked, Buffer, Errors, Rows, Verdict, joined, stretches_of
 from .flight import Flight
 from .points import Points
+from .work import Work
 
 
 @dataclasses.dataclass
@@ -241,6 +232,7 @@ class Groups(Work):
             some = Asked(0, index.start, index.stop)
             buffer = Buffer(some, inner.empty(len(index)), resumed)
             resumed, tally.begin, tally.inner = None, begin, buffer
+            # The outer buffer is left whenever the inner one can be.
             for step in inner._calls(buffer, call.watch):
                 call.buffer.in_flight = tally.flight if buffer.in_flight else None
                 yield step

@@ -49,10 +49,10 @@ from ..program.layout import (
     chunk_capacity,
     everywhere,
     nbytes,
-    point_lane,
 )
 from ..program.runner import Programs, Runner
 from ..program.select import ByOffset, ByTable, Selected
+from ..program.whole import point_lane
 from ..trace.cases import (
     Case,
     StaticValues,
@@ -65,8 +65,9 @@ from ..trace.cases import (
 )
 from ..trace.kept import kept
 from ..trace.trace import Traced, abstract, arrays_of, check_concrete, tabled, trace
-from .buffer import Buffer, Rows, Work, clear
+from .buffer import Buffer, Rows, clear
 from .flight import Begun, Flight
+from .work import Work
 
 _LISTED_AT_ONCE = 2**22
 """The maximum number of points sorted into cases at once; each takes about 30 bytes."""
@@ -191,7 +192,7 @@ class Points(Work):
         index, costs = buffer.index, buffer.asked.costs
         if isinstance(index, range) and not self._listed:
             points = ByOffset(self.geometry.start + index.start)
-            yield from self._run((0, 0), points, len(index), buffer, watch)
+            yield from self._in_batches((0, 0), points, len(index), buffer, watch)
             return
         most = _LISTED_AT_ONCE if costs is None else max(1, len(index))
         for first in range(0, len(index), most):
@@ -220,9 +221,11 @@ class Points(Work):
                 rows = rows[np.argsort(costs[rows], kind="stable")]
             if len(rows):
                 points = ByTable(self.geometry, index[rows], first + rows)
-                yield from self._run((first, k), points, len(rows), buffer, watch)
+                yield from self._in_batches(
+                    (first, k), points, len(rows), buffer, watch
+                )
 
-    def _run(
+    def _in_batches(
         self,
         which: tuple[int, int],
         points: Selected,
@@ -258,7 +261,7 @@ class Points(Work):
                     if resumed is not None:
                         begun.resume(resumed)
                     resumed = None
-                    yield from self._inside(begun, buffer, watch)
+                    yield from self._in_steps(begun, buffer, watch)
                     done += now
                     continue
                 compute = ft.partial(runner.compute, args, points, buffer.values)
@@ -271,6 +274,7 @@ class Points(Work):
                         if not (failures or self.isolated):
                             raise differs(self.function, now)
             except TooLarge as error:
+                # What is finished stays; the next round makes a smaller program.
                 self.halve(error)
                 continue
             runner.pace.record(-(-now // across), clock() - before, watch.call_seconds)
@@ -278,11 +282,13 @@ class Points(Work):
             buffer.finish(points.rows(done, done + now))
             done += now
             if watch.whole:
+                # Finished rows wait in the buffer, so a kill must find them in a flight
+                # even if no point is inside of a batch.
                 between = Flight((*which, done, 0), self.largest_batch)
                 buffer.in_flight = lambda flight=between: flight
             yield now, len(failures)
 
-    def _inside(
+    def _in_steps(
         self, begun: Begun, buffer: Buffer, watch: Watch
     ) -> Iterator[tuple[int, int]]:
         """Compute points by a program that may stop inside of a batch."""

@@ -391,13 +391,7 @@ class _Derivatives:
         agree(dict(zip(names, total, strict=True)), whole, labels, tolerance)
 
     def _same(
-        self,
-        how: str,
-        name: str,
-        slope: Slope,
-        got: Numbers,
-        rtol: float,
-        size: float = 0.0,
+        self, how: str, name: str, slope: Slope, got: Numbers, rtol: float, size: float
     ) -> None:
         value, wrong = slope.value, _wrong(slope, got, rtol, size)
         if wrong.any():
@@ -409,7 +403,7 @@ class _Derivatives:
             raise Broken(what, name)
 
 
-def _wrong(slope: Slope, got: Numbers, rtol: float, size: float = 0.0) -> Numbers:
+def _wrong(slope: Slope, got: Numbers, rtol: float, size: float) -> Numbers:
     """Return a mask of the elements whose derivative is wrong."""
     value, doubt, noise, smooth = slope
     size = max(size, np.abs(np.where(smooth, value, 0)).max(initial=0.0))
@@ -469,9 +463,8 @@ def _derivatives(trial: Trial, infinite: list[np.ndarray]) -> None:
     cotangents = [np.where(mask, np.zeros_like(c), c) for c, mask in pairs]
     grads = _tried(lambda: programs.backward(leaves, cotangents)[1])
     if grads is not None:
-        for k, (name, grad) in enumerate(
-            zip(programs.moving_names, grads, strict=True)
-        ):
+        named = zip(programs.moving_names, grads, strict=True)
+        for k, (name, grad) in enumerate(named):
             wrong = ~np.isfinite(grad)
             if any(mask.any() for mask in infinite):
                 wrong &= ~_drives(trial, k, wrong, infinite)

@@ -150,10 +150,9 @@ class AxisTrial:
             return
         rows = [b"".join(v[i].tobytes() for v in arrays) for i in range(len(arrays[0]))]
         if len({*rows[:4]}) == 4 and len({*rows[-4:]}) < 4:
-            what = "the last four positions give equal values; float32 numbers skip"
-            raise Broken(
-                f"{what} integers above 2**24, so keep the position an integer"
-            )
+            what = "the last four positions give equal values; float32 numbers skip "
+            what += "integers above 2**24, so keep the position an integer"
+            raise Broken(what)
 
     @law("reference", "it agrees with the reference at each position.")
     def reference_law(self) -> None:
@@ -442,9 +441,8 @@ class LoaderTrial:
             key_law.test(trial)
         if trial.programs.primitives.isdisjoint(DRAWS) or size == 1:
             return
-        other = self._stage_trial(
-            self.loader.batch_pipe, alike, jr.fold_in(self.key, 1)
-        )
+        other_key = jr.fold_in(self.key, 1)
+        other = self._stage_trial(self.loader.batch_pipe, alike, other_key)
         first, second = (_arrays(t.plain["output"]) for t in (trial, other))
         same = all(map(np.array_equal, first, second))
         if not same and all((v == v[:1]).all() for v in first):

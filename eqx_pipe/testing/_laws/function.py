@@ -368,11 +368,7 @@ def _gradients(trial: Trial, which: Indices) -> str | None:
 
 
 def _like_a_loop(
-    trial: Trial,
-    which: Indices,
-    how: str,
-    run: Callable[..., list[Any]],
-    names: list[str],
+    trial: Trial, which: Indices, how: str, run: Callable[..., list], names: list[str]
 ) -> str | None:
     """Raise `Broken` if a batch of lanes differs from a loop over the lanes."""
     first = trial.lanes[0]
@@ -412,9 +408,8 @@ def devices_law(trial: Trial) -> str | None:
     counts = [n for n in (4, 3, 2) if n <= jax.device_count()]
     counts = [n for n in counts if all(size % n == 0 for size in sizes)]
     if not counts:
-        raise Undecided(
-            f"2 to 4 of {jax.device_count()} devices do not divide the rows"
-        )
+        what = f"2 to 4 of {jax.device_count()} devices do not divide the rows"
+        raise Undecided(what)
     if not all(programs.jaxpr.out_avals[i].ndim for i in programs.smooth):
         raise Undecided("an output has no rows")
     rows, whole = PartitionSpec("rows"), PartitionSpec()
@@ -975,16 +970,10 @@ def check_function(
     verdicts = {law.name: outcome(law, trial, "a call") for law in laws}
     broken = {n: how for n, how in verdicts.items() if isinstance(how, Broken)}
     if broken:
-        inner = {
-            law.name: locate(law, trial, broken[law.name])
-            for law in laws
-            if law.name in broken
-        }
+        tests = {law.name: law for law in laws}
+        inner = {n: locate(tests[n], trial, how) for n, how in broken.items()}
         raise AssertionError(_report(fn, laws, verdicts, inner, inputs))
-    return {
-        name: str(outcome) + _emptiness(name, inputs)
-        for name, outcome in verdicts.items()
-    }
+    return {n: str(how) + _emptiness(n, inputs) for n, how in verdicts.items()}
 
 
 _OF_NUMBERS = ("reference", "vmap", "finite", "index", "derivative")
@@ -1170,9 +1159,8 @@ def _trials_inside(trial: Trial) -> dict[str, Trial]:
         names = ("x",) if len(args) == 1 else tuple(f"x{i}" for i in range(len(args)))
         inputs = {**dict(zip(names, args, strict=True)), **named}
         names += ("state",) if part is not None and not named else ()
-        seen[name] = trial_of(
-            Call(stage, inputs, part, key, names), trial.asked_tolerance
-        )
+        part_call = Call(stage, inputs, part, key, names)
+        seen[name] = trial_of(part_call, trial.asked_tolerance)
 
     call = trial.call
     if isinstance(call.fn, Composite) and len(call.args) == 1:

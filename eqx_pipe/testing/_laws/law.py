@@ -123,11 +123,7 @@ def laws_of(kind: type) -> list[Law]:
 
 
 def check_laws(
-    function: str,
-    kind: str,
-    trial: Any,
-    where: str = "",
-    laws: Sequence[Law] | None = None,
+    function: str, kind: str, trial: Any, where: str = "", laws: list[Law] | None = None
 ) -> None:
     """Raise an `AssertionError` for the first law that is broken.
 
@@ -530,11 +526,8 @@ class Programs:
     @_compiled
     def second(self, leaves: Leaves, tangents: Leaves, cotangents: Leaves) -> Any:
         """Return the results of `backward`, and the tangents of its cotangents."""
-        first, (_, change) = jax.jvp(
-            lambda moving: self._pull(leaves, moving, cotangents),
-            (self._moving(leaves),),
-            (tangents,),
-        )
+        pull = ft.partial(self._pull, leaves, cotangents=cotangents)
+        first, (_, change) = jax.jvp(pull, (self._moving(leaves),), (tangents,))
         return first, change
 
     @_compiled

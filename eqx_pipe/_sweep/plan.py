@@ -39,10 +39,11 @@ from .._store import (
 from .._types import PyTree
 from .program.layout import CHUNK_BYTES
 from .request import Request
-from .work.buffer import Asked, Errors, Work, whole
+from .work.buffer import Asked, Chunk, Errors, whole
 from .work.flight import Flight
 from .work.groups import Blocks, groups_of
 from .work.points import Points, prepare
+from .work.work import Work
 
 CostsOf: TypeAlias = Callable[[int, int, int], Float[np.ndarray, " points"]]
 """The costs of the points in a half-open range, given the maximum length of ranges."""
@@ -317,3 +318,36 @@ def _check_costs(verb: str, costs: Any, size: int) -> None:
         "Give a function from a point to one real number, or a sequence with one "
         "number for each point.",
     )
+
+
+def compute_here(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
+    """Compute chunks on the devices of this process, in order.
+
+    For a store, a slow chunk is yielded in several parts, each with the rows that were
+    finished meanwhile.
+    """
+    for number in todo.chunks:
+        for rows, resumed in _passes(plan, todo, number):
+            if watch.stopping():
+                return
+            yield from plan.work.compute(plan.asked(number, rows), watch, resumed)
+
+
+def _passes(
+    plan: Plan, todo: Todo, number: int
+) -> Iterator[tuple[Int64[np.ndarray, " rows"] | None, Flight | None]]:
+    """Yield the rows of a chunk to compute at once, with the flight that goes on.
+
+    A flight has the rows that were asked for then, since they determine the batches.
+    Since then the chunk may have become longer, or failed rows are asked for, too.
+    """
+    rows, flight = todo.rows.get(number), todo.flight(number)
+    if flight is None:
+        yield rows, None
+        return
+    yield flight.rows, flight
+    if flight.rows is not None:
+        first, last = plan.chunks.span(number)
+        rows = np.arange(last - first) if rows is None else rows
+        if len(rest := np.setdiff1d(rows, flight.rows)):
+            yield rest, None
