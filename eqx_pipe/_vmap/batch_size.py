@@ -20,6 +20,7 @@ from typing import Any
 
 from .._compiled import free_bytes
 from .._jaxprs import Equation, Flow, kind, live_bytes, open_jaxpr
+from .._kernel import kernel_p
 from .._refill import refill_p
 from .._types import Device
 from .devices import linalg_limit, may_hang
@@ -47,6 +48,12 @@ REFILLED = 32_768
 
 They are in memory at once, but not computed at once: 65,536 points of 1 to 1,000 steps
 took 31 ms, and 66 ms in batches of 32 whose lanes wait.
+"""
+
+OF_KERNELS = 4096
+"""Points at once for kernels, whose blocks of lanes do not wait for each other.
+
+Their arrays stay in a cache, and the fixed cost of a call is small beside them.
 """
 
 NEAREST_CACHE = 12 * 1024
@@ -100,8 +107,9 @@ class Analysis:
     `largest` is the size in bytes of the largest value, `of_a_step` the size of the
     largest value in a loop, and `alive` the size of all values that are needed at the
     same time; `carried` is the size of the largest carry of a loop. `loops` is true if
-    there is a loop, `refilled` if a loop is refilled, and `waits` if the end of a loop
-    depends on the point, so that a batch waits for its slowest lane. `linalg_limit` is
+    there is a loop, `refilled` if a loop is refilled, `kernels` if it has kernels, and
+    `waits` if the end of a loop depends on the point, so that a batch waits for its
+    slowest lane. `linalg_limit` is
     the maximum number of points for which no linear algebra is split over threads
     (`cpu.py`), or `None` without such a limit.
     """
@@ -113,6 +121,7 @@ class Analysis:
     loops: bool = False
     waits: bool = False
     refilled: bool = False
+    kernels: bool = False
     linalg_limit: int | None = None
 
 
@@ -144,6 +153,7 @@ class _Analyzer(Flow):
     def note(self, eqn: Equation, outputs: list[Any]) -> None:
         """Record the sizes of the outputs of an equation."""
         analysis = self.analysis
+        analysis.kernels |= eqn.primitive is kernel_p
         limits = [linalg_limit(eqn), analysis.linalg_limit]
         analysis.linalg_limit = min((n for n in limits if n is not None), default=None)
         largest = max(map(_nbytes, outputs), default=1)
@@ -202,6 +212,8 @@ def choose_batch_size(
 
 def _most(analysis: Analysis, alike: bool) -> int:
     """Return the bound of the function's case, with its caps."""
+    if analysis.kernels:
+        return min(OF_KERNELS, LAST_CACHE // analysis.largest)
     if not analysis.loops:
         return min(MOST, NEAREST_CACHE // analysis.largest)
     around = LAST_CACHE // analysis.largest
@@ -264,25 +276,26 @@ def largest_that_fits(
     Bytes are affine in lanes until the compiler chooses another layout: so the size
     that `probes` smaller ones predict is compiled, too, and corrected.
     """
-    room, known = free * SPARE_COMPILED, {}
-    best, above, fixed = 0, most + 1, 0
-    size, tries = min(most, _tiled(int(room / alive / 4 ** (probes + 1)))), 0
-    while best < most and tries < probes + _TRIES:
-        found, tries = bytes_of(size), tries + 1
+    room, known, fixed = free * SPARE_COMPILED, {}, 0
+    best, above = 0, most + 1
+    size = min(most, _tiled(int(room / alive / 4 ** (probes + 1))))
+    for tried in range(1, probes + _TRIES + 1):
+        found = bytes_of(size)
+        if found is not None:
+            known[size], fixed = found
         if found is None or found[0] > room:
             above = min(above, size)
         else:
             best = max(best, size)
-        if found is not None:
-            known[size], fixed = found
-        if tries < probes and best:
-            size = min(most, 4 * size)
-        elif not best:
+        if not best:
             size = above // 8
+        elif tried < probes:
+            size = min(most, 4 * size)
+        elif found is None:  # there the compiler chose another layout
+            size = _tiled((best + above) // 2)
         else:
             (a, x), (b, y) = [(0, fixed), *sorted(known.items())][-2:]
-            slope = max(y - x, 1) / (b - a)
-            size = min(above - 1, int(b + (room - y) / slope))
+            size = min(above - 1, int(b + (room - y) * (b - a) / max(y - x, 1)))
             if size < most:
                 size = _tiled(size) if _tiled(size) > best else (best + above) // 2
         is_close = above <= most and above - best <= max(1, best // 64)
@@ -305,5 +318,5 @@ _TILE = 1024
 _MEASURED = 0.3
 """The fraction of free memory from which on the compiler is asked."""
 
-SPARE_COMPILED = 0.95
+SPARE_COMPILED = 0.97
 """The fraction of free memory to use where the bytes of a program are known."""
