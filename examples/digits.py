@@ -70,7 +70,7 @@ make_pipeline(jr.key(0))
 # the loop over batches inside the compiled program.
 
 # %%
-STEPS = 600  # batches in one training
+STEPS = 400  # batches in one training
 
 
 def loss_of(pipeline, batch):
