@@ -1,4 +1,4 @@
-"""How a program is laid out: which points each device computes, in which batches.
+"""The layout of a program: which points each device computes, in which batches.
 
 If some points may take longer than others, points are dealt to the devices in turn: if
 the cost rises or falls along the points, no device gets the expensive half. Otherwise a

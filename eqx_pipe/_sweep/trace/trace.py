@@ -33,6 +33,7 @@ from ..._jaxprs import (
     split_of,
 )
 from ..._jaxprs import trace as trace_jaxpr
+from ..._kernel import has_kernels
 from ..._keys import rbg_error
 from ..._run import call, fn_name
 from ..._spaces import Geometry, Space
@@ -204,6 +205,12 @@ def detached(jaxpr: Any) -> Any:
 
 
 def _with_steps(traced: Traced) -> Traced:
+    if has_kernels(traced.jaxpr):
+        raise value_error(
+            "sweep",
+            "`count_steps` is True, and the steps in kernels are not counted.",
+            "Count the steps of the function itself, without `kernel`.",
+        )
     number, leaf = jax.ShapeDtypeStruct((), jnp.uint32), jtu.tree_structure(0)
     return dataclasses.replace(
         traced,

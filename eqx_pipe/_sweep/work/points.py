@@ -255,7 +255,7 @@ class Points(Work):
                 layout = runner.layout
                 across = layout.batch_size * len(layout.devices)
                 batches = layout.capacity
-                if runner.split is None and watch.paced:
+                if runner.split is None and (watch.paced or runner.may_stop):
                     batches = min(batches, runner.pace.steps)
                 now = min(count - done, across * batches)
                 if runner.split is not None:
@@ -497,12 +497,13 @@ class Points(Work):
         held = [*traced.outputs, *([row] if listed else [])]
         batch_size, num_devices = min(batch_size, case.size), len(self.devices)
         most = min(case.size, self.most)
+        found = traced.analysis
         return self.layout(
             k,
             batch_size=batch_size,
             capacity=chunk_capacity(most, batch_size, num_devices, held),
             listed=listed,
-            dealt=listed or traced.analysis.waits or traced.analysis.refilled,
+            dealt=listed or found.waits or found.refilled or found.kernels,
             unsplit=all_busy(self.devices, -(-most // batch_size)),
         )
 
