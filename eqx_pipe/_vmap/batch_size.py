@@ -279,7 +279,7 @@ def largest_that_fits(
     room, known, fixed = free * SPARE_COMPILED, {}, 0
     best, above = 0, most + 1
     size = min(most, _tiled(int(room / alive / 4 ** (probes + 1))))
-    for tried in range(1, probes + _TRIES + 1):
+    for tried in range(1, probes * (1 + _TRIES) + 1):
         found = bytes_of(size)
         if found is not None:
             known[size], fixed = found
@@ -292,7 +292,7 @@ def largest_that_fits(
         elif tried < probes:
             size = min(most, 4 * size)
         elif found is None:  # there the compiler chose another layout
-            size = _tiled((best + above) // 2)
+            size = _tiled(math.isqrt(best * above))
         else:
             (a, x), (b, y) = [(0, fixed), *sorted(known.items())][-2:]
             size = min(above - 1, int(b + (room - y) * (b - a) / max(y - x, 1)))
@@ -310,7 +310,7 @@ def _tiled(size: int) -> int:
 
 
 _TRIES = 3
-"""The maximum number of predicted sizes that are compiled."""
+"""The maximum number of predicted sizes that are compiled for each probe."""
 
 _TILE = 1024
 """The lanes of which large batches on accelerators are multiples."""
