@@ -1,4 +1,4 @@
-"""Loops of arithmetic: `ep.kernel`, the best of all other ways, and C.
+"""How fast are loops of arithmetic by `ep.kernel`, by all other ways, and in C?
 
 Processor time of one device. The other ways are batches of a size that the library
 chooses and small ones, `order_by` where the points' costs are known, and `refill`. They
@@ -164,18 +164,12 @@ def cases(points):
     yield "monte carlo pi", pi, seeds, False
     yield "ornstein-uhlenbeck", ornstein_uhlenbeck, seeds, False
     yield "escape time", escape, uniform(-1, 0.5), False
-    few = max(64, points // 2)
-    a, b = (
-        np.float32(rng.uniform(low, high, few)) for low, high in ((0.01, 1), (0.1, 0.9))
-    )
-
-    def model(name):
-        point = getattr(_models, name)
-        return lambda p: point(p, jr.key(p["seed"]))
-
-    columns = {"a": a, "b": b, "seed": seeds[:few]}
     for name in MODELS:
-        yield name, model(name), columns, False
+        model = getattr(_models, name)
+        size = min(2 * points, _models.POINTS[model])
+        a, b = np.float32(rng.uniform([[0.01], [0.1]], [[1], [0.9]], (2, size)))
+        columns = {"a": a, "b": b, "seed": np.arange(size, dtype=np.int32)}
+        yield name, lambda p, f=model: f(p, jr.key(p["seed"])), columns, False
 
 
 def compiled_c(folder, *flags):
