@@ -105,32 +105,38 @@ def kernel(
     check_callable("kernel", "fn", fn, "Give the function of a point: `kernel(fn)`.")
     check_bool("kernel", "strict", strict)
 
-    def run(*args: Any, **kwargs: Any) -> _Output:
-        if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
-            return fn(*args, **kwargs)  # Python loops: a debugger stops inside
-        interrupts.begin()
-        arrays, static = eqx.partition((args, kwargs), eqx.is_array)
-        leaves, structure = jtu.tree_flatten(arrays)
-        outputs: Any = None
-
-        def flat(*leaves: Any) -> list[Any]:
-            nonlocal outputs
-            given = jtu.tree_unflatten(structure, leaves)
-            args, kwargs = eqx.combine(given, static)
-            out, others = eqx.partition(fn(*args, **kwargs), eqx.is_array)
-            out, tree = jtu.tree_flatten(out)
-            outputs = tree, others
-            return out
-
-        jaxpr = trace(flat, *leaves)
-        tree, others = outputs
-        out = _evaluate(jaxpr, leaves, strict)
-        return eqx.combine(jtu.tree_unflatten(tree, out), others)
-
     # Not by `functools.wraps`, which would add the fields of a Module to the function.
-    ft.update_wrapper(run, named(fn), updated=())
+    # What is pickled is a lambda with its two values.
+    run: Any = ft.update_wrapper(
+        lambda *args, **kwargs: _call(fn, strict, args, kwargs), named(fn), updated=()
+    )
     vars(run)["__wrapped__"] = fn
     return run
+
+
+def _call(
+    fn: Callable[..., Any], strict: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+        return fn(*args, **kwargs)  # Python loops: a debugger stops inside
+    interrupts.begin()
+    arrays, static = eqx.partition((args, kwargs), eqx.is_array)
+    leaves, structure = jtu.tree_flatten(arrays)
+    outputs: Any = None
+
+    def flat(*leaves: Any) -> list[Any]:
+        nonlocal outputs
+        given = jtu.tree_unflatten(structure, leaves)
+        args, kwargs = eqx.combine(given, static)
+        out, others = eqx.partition(fn(*args, **kwargs), eqx.is_array)
+        out, tree = jtu.tree_flatten(out)
+        outputs = tree, others
+        return out
+
+    jaxpr = trace(flat, *leaves)
+    tree, others = outputs
+    out = _evaluate(jaxpr, leaves, strict)
+    return eqx.combine(jtu.tree_unflatten(tree, out), others)
 
 
 def _evaluate(jaxpr: ClosedJaxpr, args: list[Any], strict: bool) -> list[Any]:
