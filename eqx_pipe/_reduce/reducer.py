@@ -1043,7 +1043,7 @@ def as_edges(edges: ArrayLike | Sequence[ArrayLike]) -> tuple[float, ...]:
     return tuple(numbers.tolist())
 
 
-_COMPARED = 200
+_COMPARED = 100
 """The number of bins from which on a CPU searches for the bin of a point."""
 
 
@@ -1113,7 +1113,9 @@ class Histogram(ScalarReducer):
 
         # Both return counts below, of the bins, above, and of NaNs and failed points.
         def by_search() -> Any:
-            at = jnp.searchsorted(lefts, score, side="right", method="scan_unrolled")
+            # Without a barrier XLA computes `fn` again at each step of the search.
+            x = jax.lax.optimization_barrier(score)
+            at = jnp.searchsorted(lefts, x, side="right", method="scan_unrolled")
             at = jnp.where((at == bins + 1) & (score <= last), bins, at)
             at = jnp.where(counted, at, bins + 2)
             return jnp.zeros(bins + 3, jnp.uint32).at[at].add(jnp.uint32(1))

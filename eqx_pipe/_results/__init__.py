@@ -7,7 +7,7 @@ from .best import ranked as ranked
 from .best import replicates as replicates
 from .best import scores as scores
 from .files import layout_of as layout_of
-from .frames import versions as versions
+from .files import versions as versions
 from .names import NamedDims as NamedDims
 from .names import OutputCoords as OutputCoords
 from .names import as_output_coords as as_output_coords

@@ -2,10 +2,13 @@
 
 import datetime
 import functools as ft
+import importlib.metadata
 import os
+import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
@@ -35,9 +38,11 @@ from .._store import (
 )
 from .._tree import nbytes, struct_of
 from .._types import PyTree
-from .frames import ERRORS, attributes
 from .names import NamedDims, check_names, coordinates_of, names_of, storable
 from .schema import read_tree, schema_of, space_from
+
+ERRORS = "errors"
+"""The attribute of a dataset with the error texts."""
 
 SAVE, LOAD = "SweepResult.save", "SweepResult.load"
 _FIELDS = (ERRORS, "eqx_pipe_store", "coordinates", "batch_size", "devices")
@@ -80,6 +85,28 @@ def layout_of(
         attributes=attributes(space, made),
         record={**record, "schema": schema_of(outputs, list(names), space, named)},
     )
+
+
+def attributes(space: Space, made: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a dataset: provenance and versions."""
+    texts = {"space": repr(space), "space_mode": space.mode, "points": space.size}
+    return {**texts, **versions(), **made}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that a sweep uses."""
+    return {
+        "platform": jax.default_backend(),
+        "eqx_pipe": _installed("eqx_pipe"),
+        "jax": jax.__version__,
+        "equinox": _installed("equinox"),
+        "python": platform.python_version(),
+    }
+
+
+@ft.cache  # it reads and parses a file
+def _installed(package: str) -> str:
+    return importlib.metadata.version(package)
 
 
 def save(

@@ -1,12 +1,9 @@
-"""Results as datasets of xarray and frames of pandas, and their attributes."""
+"""Results as datasets of xarray and frames of pandas."""
 
 import functools as ft
-import importlib.metadata
-import platform
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Int8
@@ -29,9 +26,6 @@ from .names import (
     shapes_of,
     storable,
 )
-
-ERRORS = "errors"
-"""The attribute of a dataset with the error texts."""
 
 
 def dataset_of(
@@ -119,25 +113,3 @@ def _lazy(dims: tuple[str, ...], leaf: StoredArray) -> Any:
             return indexing.explicit_indexing_adapter(key, leaf.shape, basic, read)
 
     return Variable(dims, indexing.LazilyIndexedArray(Lazy()))
-
-
-def attributes(space: Space, made: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a dataset: provenance and versions."""
-    texts = {"space": repr(space), "space_mode": space.mode, "points": space.size}
-    return {**texts, **versions(), **made}
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of the packages that a sweep uses."""
-    return {
-        "platform": jax.default_backend(),
-        "eqx_pipe": _installed("eqx_pipe"),
-        "jax": jax.__version__,
-        "equinox": _installed("equinox"),
-        "python": platform.python_version(),
-    }
-
-
-@ft.cache  # it reads and parses a file
-def _installed(package: str) -> str:
-    return importlib.metadata.version(package)

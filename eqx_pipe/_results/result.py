@@ -45,8 +45,8 @@ from .._store import (
 from .._tree import leaf_text, leaves_with_names
 from .._types import Axes, DataFrame, Dataset, PyTree
 from .best import Best, Compared, means_of, replicates, scores
-from .files import LOAD, check_folder, fields_in, save
-from .frames import ERRORS, attributes, dataset_of, frame_of, reduction_dataset
+from .files import ERRORS, LOAD, attributes, check_folder, fields_in, save
+from .frames import dataset_of, frame_of, reduction_dataset
 from .names import NamedDims
 from .plot import draw
 

@@ -904,8 +904,8 @@ class _Spaced(Axis):
         if fine is None or self.num > LONGEST or isinstance(coarse, Tracer):
             return coarse if fine is None else None
         # One operation of two numbers rounds alike everywhere.
-        join = np.multiply if self.is_log else np.add
-        values = join(np.asarray(coarse)[:-1, None], np.asarray(fine)[None])
+        join, coarse = np.multiply if self.is_log else np.add, np.asarray(coarse)
+        values = join(coarse[:-1, None], np.asarray(fine)[None])
         values = values.reshape(-1, *values.shape[2:])[: self.num]
         values[-1] = coarse[-1]
         return values

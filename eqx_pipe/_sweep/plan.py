@@ -1,21 +1,14 @@
-"""A plan: the work of a sweep in chunks, and the objects that keep chunks.
+"""A plan: the work of a sweep in chunks, which are missing, and how to compute them.
 
 Sinks and the code that computes do not depend on each other.
 """
 
-import contextlib
 import dataclasses
-import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
 
-import jax
-import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Float, Int64, UInt32
+from jaxtyping import Int64, UInt32
 
-from .._errors import describe_value, value_error
 from .._reduce import ReducerTree
 from .._results import (
     check_output_coords,
@@ -27,26 +20,20 @@ from .._results import (
 from .._run import Watch
 from .._store import (
     NO_GAPS,
-    PARTS,
     Chunks,
-    Files,
-    Filling,
     Gaps,
     choose_chunks,
-    disk_errors,
-    open_store,
 )
 from .._types import PyTree
+from .costs import CostsOf, costs_of
 from .program.layout import CHUNK_BYTES
 from .request import Request
-from .work.buffer import Asked, Chunk, Errors, whole
+from .target import Target
+from .work.buffer import Asked, Chunk, Errors
 from .work.flight import Flight
 from .work.groups import Blocks, groups_of
 from .work.points import Points, prepare
 from .work.work import Work
-
-CostsOf: TypeAlias = Callable[[int, int, int], Float[np.ndarray, " points"]]
-"""The costs of the points in a half-open range, given the maximum length of ranges."""
 
 # Only the pools of the standard library expose their number of workers.
 _GUESSED_WORKERS = 8
@@ -191,51 +178,6 @@ def known_workers(executor: object) -> int | None:
     return workers if isinstance(workers, int) and workers > 0 else None
 
 
-class Target(NamedTuple):
-    """A store that workers fill, while the file `token` exists in it."""
-
-    files: Files
-    token: str
-    function: str
-    again: bool
-
-    def is_open(self) -> bool:
-        """Return whether this process sees the store, and the sweep is running."""
-        with contextlib.suppress(OSError):  # such as a bucket that it may not read
-            return self.files.exists(self.token)
-        return False
-
-    def filling(self) -> Filling:
-        """Return the store to be filled."""
-        store = open_store("sweep", self.files)
-        store = dataclasses.replace(store, function=self.function)
-        # Another worker may compute the same chunk, so read back what is written.
-        return Filling(store, again=self.again, has_locks=False)
-
-
-@contextlib.contextmanager
-def open_to_workers(filling: Filling) -> Iterator[Target | None]:
-    """Put the token of a sweep, by which workers know that they see its store.
-
-    If a kill leaves it in a folder, the next sweep removes it. A bucket in memory does
-    not travel: then workers return the values.
-    """
-    store, files = filling.store, filling.store.files
-    try:
-        pickle.dumps(files)
-    except Exception:
-        yield None
-        return
-    token = f"{PARTS}/{files.new_id()}"
-    with disk_errors(store.path, "take a chunk"):
-        files.put(token, b"")
-    try:
-        yield Target(files, token, store.function, filling.again)
-    finally:
-        with contextlib.suppress(OSError):
-            files.remove(token)
-
-
 @dataclasses.dataclass(frozen=True)
 class Todo:
     """The missing chunks of a sink, among those `owned` by this process.
@@ -268,56 +210,6 @@ class Outcome:
     gaps: Gaps = dataclasses.field(default_factory=lambda: NO_GAPS)
     points: int | None = None
     errors: Errors = dataclasses.field(default_factory=dict)
-
-
-def costs_of(request: Request) -> CostsOf | None:
-    """Return the costs of points, or `None` if they have no effect.
-
-    They are computed chunk by chunk, since finished chunks and those of other processes
-    do not need them. They have no effect on reductions, which happen in order.
-    """
-    order_by, size = request.order_by, request.whole.size
-    if not callable(order_by):
-        is_list = isinstance(order_by, Sequence) and not isinstance(order_by, str)
-        listed = np.asarray(order_by) if is_list else order_by
-        _check_costs("is", listed, size)
-        listed = np.asarray(listed).astype(np.float64)
-        return lambda first, last, _: listed[first:last]
-    if request.reducers is not None:
-        return None
-    name = "sweep: order_by"  # for messages
-    points = prepare(
-        order_by, request.space, None, "auto", request.devices, function=name
-    )
-    outputs = jtu.tree_map(
-        lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape), leaf.dtype),
-        points.outputs,
-    )
-    _check_costs("gives", outputs, size)
-
-    def costs(first: int, last: int, most: int) -> Float[np.ndarray, " points"]:
-        (values,), _ = whole(
-            points.with_most(most).compute(Asked(0, first, last), Watch())
-        )
-        return values.astype(np.float64)
-
-    return costs
-
-
-def _check_costs(verb: str, costs: Any, size: int) -> None:
-    """Raise a `ValueError` unless there is one real number for each point."""
-    text, shape = describe_value(costs), getattr(costs, "shape", None)
-    if shape is not None:
-        text = f"{costs.dtype}{list(shape)}"
-        kinds = (np.bool_, np.integer, np.floating)
-        if shape == (size,) and any(jnp.issubdtype(costs.dtype, x) for x in kinds):
-            return
-    raise value_error(
-        "sweep",
-        f"`order_by` {verb} {text} for {size} points.",
-        "Give a function from a point to one real number, or a sequence with one "
-        "number for each point.",
-    )
 
 
 def compute_here(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:

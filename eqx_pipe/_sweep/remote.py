@@ -35,7 +35,8 @@ from .._store import disk_errors
 from .._types import PyTree
 from .flights import Flights
 from .identity import kernels_text
-from .plan import Plan, Target, Todo, known_workers, work_of
+from .plan import Plan, Todo, known_workers, work_of
+from .target import Target
 from .trace.trace import settings
 from .work.buffer import Asked, Chunk, Rows, Verdict, whole
 from .work.points import Points, prepare

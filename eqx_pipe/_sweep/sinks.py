@@ -61,7 +61,8 @@ from .._types import PyTree
 from .flights import Flights, in_flight
 from .growth import Grown, growth_in, key_digits_of, key_digits_text, with_key_digits
 from .identity import as_texts, identity_of, reducing_identity
-from .plan import Outcome, Plan, Todo, open_to_workers
+from .plan import Outcome, Plan, Todo
+from .target import open_to_workers
 from .work.buffer import Chunk, Errors, Rows, clear, joined
 from .work.groups import Blocks
 

@@ -276,25 +276,26 @@ def largest_that_fits(
     Bytes are affine in lanes until the compiler chooses another layout: so the size
     that `probes` smaller ones predict is compiled, too, and corrected.
     """
-    room, known = free * SPARE_COMPILED, {}
-    best, above, fixed = 0, most + 1, 0
-    size, tries = min(most, _tiled(int(room / alive / 4 ** (probes + 1)))), 0
-    while best < most and tries < probes + _TRIES:
-        found, tries = bytes_of(size), tries + 1
+    room, known, fixed = free * SPARE_COMPILED, {}, 0
+    best, above = 0, most + 1
+    size = min(most, _tiled(int(room / alive / 4 ** (probes + 1))))
+    for tried in range(1, probes + _TRIES + 1):
+        found = bytes_of(size)
+        if found is not None:
+            known[size], fixed = found
         if found is None or found[0] > room:
             above = min(above, size)
         else:
             best = max(best, size)
-        if found is not None:
-            known[size], fixed = found
-        if tries < probes and best:
-            size = min(most, 4 * size)
-        elif not best:
+        if not best:
             size = above // 8
+        elif tried < probes:
+            size = min(most, 4 * size)
+        elif found is None:  # there the compiler chose another layout
+            size = _tiled((best + above) // 2)
         else:
             (a, x), (b, y) = [(0, fixed), *sorted(known.items())][-2:]
-            slope = max(y - x, 1) / (b - a)
-            size = min(above - 1, int(b + (room - y) / slope))
+            size = min(above - 1, int(b + (room - y) * (b - a) / max(y - x, 1)))
             if size < most:
                 size = _tiled(size) if _tiled(size) > best else (best + above) // 2
         is_close = above <= most and above - best <= max(1, best // 64)
@@ -317,5 +318,5 @@ _TILE = 1024
 _MEASURED = 0.3
 """The fraction of free memory from which on the compiler is asked."""
 
-SPARE_COMPILED = 0.95
+SPARE_COMPILED = 0.97
 """The fraction of free memory to use where the bytes of a program are known."""

@@ -538,3 +538,16 @@ def test_kills_in_the_middle_of_points_change_no_bit(tmp_path, case):
     print(case, "killed", done, "steps", taken(path), "of", taken(whole))
     # A call was running, and one may not have been saved; devices wait for each other.
     assert taken(path) - taken(whole) <= 3 * 40 * done
+
+
+@pytest.mark.parametrize("over", ["points", "cells", "all"])
+def test_ctrl_c_before_the_first_save_loses_nothing(tmp_path, monkeypatch, over):
+    monkeypatch.setattr("eqx_pipe._run.pace.COMMIT_EVERY", 1e9)
+    path, options = tmp_path / "runs.zarr", {}
+    if over != "points":
+        options["reduce"] = ep.reduce.Max(over="seed" if over == "cells" else None)
+    steps, _, _ = left_at(monkeypatch, path, fn=loss, **options)
+    steps.steps = 0
+    there = swept(loss, store=path, mesh=one_device(), **options)
+    assert steps.steps == 6 * 16 - 4
+    assert_same(there, swept(loss, mesh=one_device(), **options))

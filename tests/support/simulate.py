@@ -54,7 +54,7 @@ from eqx_pipe._store import (
 )
 from eqx_pipe._store.disk import Entry
 from eqx_pipe._sweep import flights, remote
-from eqx_pipe._sweep.plan import open_to_workers
+from eqx_pipe._sweep.target import open_to_workers
 from eqx_pipe._sweep.work.buffer import Asked, Chunk, Verdict
 from eqx_pipe._sweep.work.flight import Flight
 from eqx_pipe._sweep.work.work import Work

@@ -19,7 +19,15 @@ from jaxtyping import Array, UInt32
 from ..._jaxprs import Split
 from ..._vmap import flat_mesh, over_devices
 from .layout import COUNT, DIGITS, Arguments, Layout, each_its_rows, everywhere
-from .whole import as_stored, begin_of, buffers, point_inputs, read, rows_of_batch
+from .whole import (
+    Table,
+    as_stored,
+    begin_of,
+    buffers,
+    point_inputs,
+    read,
+    rows_of_batch,
+)
 
 BATCH, LOOP, AT, BUDGET = range(4)
 """The columns of `place`: for each device the batch in flight, its loop, the steps of
@@ -46,7 +54,7 @@ def build_split(
 
     def on_device(
         control: UInt32[Array, "1 control"],
-        table: UInt32[Array, "rows columns"] | None,
+        table: Table | None,
         place: UInt32[Array, "1 4"],
         sources: UInt32[Array, " batch"],
         state: list[Array],
@@ -195,7 +203,7 @@ def batched_in(split: Split, layout: Layout, args: Arguments) -> list[bool]:
         return batched
     width = (len(layout.lengths),) if layout.listed else ()
     values = []
-    if layout.together is not None:
+    if layout.listed or layout.together is not None:
         shapes = [(batch, *layout.row_shape(k, x)) for k, x in enumerate(args.columns)]
         pairs = zip(shapes, args.columns, strict=True)
         values = [jax.ShapeDtypeStruct(shape, x.dtype) for shape, x in pairs]

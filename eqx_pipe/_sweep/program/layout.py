@@ -1,4 +1,4 @@
-"""How a program is laid out: which points each device computes, in which batches.
+"""The layout of a program: which points each device computes, in which batches.
 
 If some points may take longer than others, points are dealt to the devices in turn: if
 the cost rises or falls along the points, no device gets the expensive half. Otherwise a
@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -133,13 +132,16 @@ class Layout:
 
         If they are large arrays, each point reads its own from the table.
         """
+        if self.listed:
+            return self.row_sizes[k] <= NARROW
         dim, first = self.row_dims[k], self.together
         wide = self.run * self.row_sizes[k] > _WIDEST
         return first is not None and dim >= first and not wide
 
     def row_shape(self, k: int, column: Any) -> tuple[int, ...]:
         """Return the shape of a value of an axis, from its column or table."""
-        return column.shape[:-1] if self.has_column(k) else column.shape[1:]
+        written = self.has_column(k) and not self.listed
+        return column.shape[:-1] if written else column.shape[1:]
 
     def columns(self, tables: Sequence[Any]) -> list[Any]:
         """Return what a program reads of some tables, one for each of `row_dims`."""
@@ -173,7 +175,7 @@ def _column(table: Any, each: int, run: int) -> Any:
     made = np.concatenate([*[made] * count, made[..., :rest]], axis=-1)
     if isinstance(table, jax.Array) and made.nbytes <= SMALL_BYTES:
         # A call copies no arrays of JAX that are on the devices.
-        made = copies[each, run] = jnp.asarray(made)
+        made = copies[each, run] = jax.device_put(made)
     return made
 
 
@@ -191,6 +193,9 @@ def each_its_rows(layout: Layout) -> NamedSharding:
     mesh = flat_mesh(layout.devices)
     return NamedSharding(mesh, P(mesh.axis_names))
 
+
+NARROW = 16
+"""The maximum of numbers of a value of an axis that is listed for each point."""
 
 _WIDEST = 2**24
 """The maximum of numbers of a column: 64 MiB of 32 bits."""

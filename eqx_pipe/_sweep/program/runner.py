@@ -192,12 +192,12 @@ class Runner:
         JAX would report the error again when Python exits, unless another program has
         run on the device since.
         """
-        nothing, table = points.kernel_args(first, 1, self.layout)
-        nothing[:, COUNT] = 0
-        if table is not None:
+        if isinstance(points, ByTable):
             # If a batch is the whole table, XLA moves it out of the loop and computes
             # it even for no points: then compute another point.
-            table[:] = 0
+            points, first = points.of(np.zeros(1, np.int64)), 0
+        nothing, table = points.kernel_args(first, 1, self.layout)
+        nothing[:, COUNT] = 0
         middle: tuple[Any, ...] = ()
         if self.split is not None:
             place, sources, state = self.fresh()

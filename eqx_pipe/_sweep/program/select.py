@@ -52,16 +52,25 @@ class ByTable:
 
     def kernel_args(self, first: int, points: int, layout: Layout) -> Any:
         """Return the control and the table for `points` points from `first` on."""
-        index = self.index[first : first + points]
-        rows = self.geometry.digits(index).astype(np.uint32)
-        shape = len(layout.devices), layout.capacity * layout.batch_size, rows.shape[1]
-        partition, digits = layout.partition(points), [0] * len(layout.lengths)
+        partition, start = layout.partition(points), [0] * len(layout.lengths)
+        size = layout.capacity * layout.batch_size
         # Batches are whole: the last point is repeated at the end of one.
-        table = np.broadcast_to(rows[-1], shape).copy()
-        for device, into in enumerate(table):
-            mine = rows[partition.own(device)]
+        lanes = np.full((len(layout.devices), size), first + points - 1)
+        for device, into in enumerate(lanes):
+            mine = np.arange(first, first + points)[partition.own(device)]
             into[: len(mine)] = mine
-        return control_of(partition, points, digits), table.reshape(-1, shape[-1])
+        digits = self.geometry.digits(self.index[lanes.ravel()])
+        values = [
+            np.asarray(table)[digits[:, dim]]
+            for k, (_, dim, table) in enumerate(self.geometry.tabled)
+            if layout.has_column(k)
+        ]
+        digits = digits.astype(np.uint32)
+        return control_of(partition, points, start), (digits, values)
+
+    def of(self, index: Int64[np.ndarray, " points"]) -> "ByTable":
+        """Return other points of the same space."""
+        return dataclasses.replace(self, index=index, places=index)
 
     def rows(self, first: int, last: int) -> Int64[np.ndarray, " points"]:
         """Return the rows of the values for the outputs of some points."""

@@ -37,6 +37,9 @@ Row: TypeAlias = tuple[UInt32[Array, "..."], list[Array]]
 There are no values if the lane takes them from the tables.
 """
 
+Table: TypeAlias = tuple[UInt32[Array, "rows columns"], list[Any]]
+"""The digits of listed points, and the values of axes there."""
+
 Lane: TypeAlias = Callable[[Row], list[Any]]
 """The function that returns the leaves of a row."""
 
@@ -59,7 +62,7 @@ def build(
 
     def on_device(
         control: UInt32[Array, "1 control"],
-        table: UInt32[Array, "rows columns"] | None,
+        table: Table | None,
         args: Arguments,
     ) -> list[Array]:
         at = lane_of(control, args)
@@ -97,15 +100,23 @@ def begin_of(layout: Layout, number: UInt32[Array, ""]) -> UInt32[Array, ""]:
 def rows_of_batch(
     layout: Layout,
     control: UInt32[Array, "1 control"],
-    table: UInt32[Array, "rows columns"] | None,
+    table: Table | None,
     number: UInt32[Array, ""],
     args: Arguments,
 ) -> Row:
     """Return the rows of a batch: offsets in the call, or rows of the table."""
     batch, stride = layout.batch_size, layout.partition(0).stride
     if table is not None:
-        size, zero = (batch, table.shape[1]), np.uint32(0)
-        return jax.lax.dynamic_slice(table, (begin_of(layout, number), zero), size), []
+        begin = begin_of(layout, number)
+        digits, values = jax.tree.map(
+            lambda x: jax.lax.dynamic_slice_in_dim(x, begin, batch), table
+        )
+        written, rows = iter(values), []
+        for k, dim in enumerate(layout.row_dims):
+            mine = ft.partial(take, args.columns[k])
+            listed = layout.has_column(k)
+            rows.append(next(written) if listed else jax.vmap(mine)(digits[:, dim]))
+        return digits, rows
     pace = np.uint32(batch * stride)
     first = read(control, FIRST) + jax.lax.mul(number, pace)
     offsets = lanes(first, batch, stride)

@@ -176,11 +176,12 @@ class Groups(Work):
                 place = np.arange(begin, done)
                 for leaf, new in zip(buffer.values, rows, strict=True):
                     leaf[begin:done] = new
-                if verdict.errors or not verdict.ok.all():
-                    wrong = begin + np.flatnonzero(~verdict.ok)
-                    buffer.fail(wrong, verdict.errors, verdict.failed)
+                wrong = ~verdict.ok
                 if verdict.missing is not None:
-                    place = place[~verdict.missing]
+                    place, wrong = place[~verdict.missing], wrong & ~verdict.missing
+                if verdict.errors or wrong.any():
+                    wrong = begin + np.flatnonzero(wrong)
+                    buffer.fail(wrong, verdict.errors, verdict.failed)
                 buffer.finish(place)
                 yield 0, 0
 
@@ -236,6 +237,10 @@ class Groups(Work):
             for step in inner._calls(buffer, call.watch):
                 call.buffer.in_flight = tally.flight if buffer.in_flight else None
                 yield step
+            if call.buffer.in_flight and call.watch.stopping():
+                # These groups stay in flight, as they were before this run.
+                missing = tally.missing | tally.live
+                return dataclasses.replace(tally, missing=missing, errors=[])
             call.buffer.in_flight = None
             values, verdict = buffer.rows()
             absent = np.zeros(len(index), bool)
