@@ -42,7 +42,7 @@ from .._types import ClosedJaxpr
 from . import arrays as arrays  # registers its rules
 from . import interrupts
 from .blocks import Result, kernel_code, lanes_of
-from .failures import Failures
+from .failures import Failures, without_errors
 from .ffi import registered
 from .llvm import Code, this_machine
 from .scalars import Program, Scalars, Writer, program_of, rule
@@ -105,32 +105,38 @@ def kernel(
     check_callable("kernel", "fn", fn, "Give the function of a point: `kernel(fn)`.")
     check_bool("kernel", "strict", strict)
 
-    def run(*args: Any, **kwargs: Any) -> _Output:
-        if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
-            return fn(*args, **kwargs)  # Python loops: a debugger stops inside
-        interrupts.begin()
-        arrays, static = eqx.partition((args, kwargs), eqx.is_array)
-        leaves, structure = jtu.tree_flatten(arrays)
-        outputs: Any = None
-
-        def flat(*leaves: Any) -> list[Any]:
-            nonlocal outputs
-            given = jtu.tree_unflatten(structure, leaves)
-            args, kwargs = eqx.combine(given, static)
-            out, others = eqx.partition(fn(*args, **kwargs), eqx.is_array)
-            out, tree = jtu.tree_flatten(out)
-            outputs = tree, others
-            return out
-
-        jaxpr = trace(flat, *leaves)
-        tree, others = outputs
-        out = _evaluate(jaxpr, leaves, strict)
-        return eqx.combine(jtu.tree_unflatten(tree, out), others)
-
     # Not by `functools.wraps`, which would add the fields of a Module to the function.
-    ft.update_wrapper(run, named(fn), updated=())
+    # What is pickled is a lambda with its two values.
+    run: Any = ft.update_wrapper(
+        lambda *args, **kwargs: _call(fn, strict, args, kwargs), named(fn), updated=()
+    )
     vars(run)["__wrapped__"] = fn
     return run
+
+
+def _call(
+    fn: Callable[..., Any], strict: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+        return fn(*args, **kwargs)  # Python loops: a debugger stops inside
+    interrupts.begin()
+    arrays, static = eqx.partition((args, kwargs), eqx.is_array)
+    leaves, structure = jtu.tree_flatten(arrays)
+    outputs: Any = None
+
+    def flat(*leaves: Any) -> list[Any]:
+        nonlocal outputs
+        given = jtu.tree_unflatten(structure, leaves)
+        args, kwargs = eqx.combine(given, static)
+        out, others = eqx.partition(fn(*args, **kwargs), eqx.is_array)
+        out, tree = jtu.tree_flatten(out)
+        outputs = tree, others
+        return out
+
+    jaxpr = trace(flat, *leaves)
+    tree, others = outputs
+    out = _evaluate(jaxpr, leaves, strict)
+    return eqx.combine(jtu.tree_unflatten(tree, out), others)
 
 
 def _evaluate(jaxpr: ClosedJaxpr, args: list[Any], strict: bool) -> list[Any]:
@@ -260,12 +266,14 @@ batching.fancy_primitive_batchers[kernel_p] = _batch
 class _Lane(NamedTuple):
     """The scalar program of a function, and the errors that it may raise.
 
-    `shared` computes the program's operands from the arguments of the function.
+    `shared` computes the program's operands from the arguments of the function. Of the
+    function itself only the types of `outputs` are here, so that it can be collected.
     """
 
     failures: Failures
     program: Program
     shared: ClosedJaxpr
+    outputs: list[Any]
 
 
 _LANES: weakref.WeakKeyDictionary[Any, dict[Any, _Lane]] = weakref.WeakKeyDictionary()
@@ -275,8 +283,8 @@ def _lane_of(jaxpr: Any, own: tuple[bool, ...]) -> _Lane:
     """Return the program of a lane, made once for each trace of a function."""
     known = _LANES.setdefault(jaxpr, {})
     if own not in known:
-        failures = Failures(jaxpr)
-        inner, consts = open_jaxpr(failures.jaxpr)
+        failures, without = without_errors(jaxpr)
+        inner, consts = open_jaxpr(without)
         program: Any = None
 
         def operands(*args: Any) -> list[Any]:
@@ -289,8 +297,13 @@ def _lane_of(jaxpr: Any, own: tuple[bool, ...]) -> _Lane:
             return arrays
 
         shared = trace(operands, *(v.aval for v in inner.invars))
-        known[own] = _Lane(failures, program, shared)
+        outputs = [as_data(_struct(v.aval)) for v in inner.outvars]
+        known[own] = _Lane(failures, program, shared, outputs)
     return known[own]
+
+
+def _struct(aval: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
 
 def _native(
@@ -299,10 +312,8 @@ def _native(
     """Return the outputs by native code: the lowering on a CPU."""
     if not size:
         return _plain(*args, jaxpr=jaxpr, own=own, size=size)
-    failures, program, shared = _lane_of(jaxpr, tuple(own))
+    failures, program, shared, structs = _lane_of(jaxpr, tuple(own))
     width = lanes_of(program, this_machine().vector_bytes)
-    outs = [v.aval for v in open_jaxpr(failures.jaxpr)[0].outvars]
-    structs = [as_data(jax.ShapeDtypeStruct(a.shape, a.dtype)) for a in outs]
     lanes = max(size, width)
     # It passes on the arguments of lanes, of any number.
     arrays = as_function(shared)(*args)

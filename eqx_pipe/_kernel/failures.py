@@ -37,18 +37,23 @@ _SITES = 1024
 """One more than the number of errors of a function: a number has its message, too."""
 
 
-class Failures:
-    """A function whose errors are its last output, and the functions that raise them.
+def without_errors(jaxpr: ClosedJaxpr) -> tuple["Failures", ClosedJaxpr]:
+    """Return the errors that a function may raise, and the function without them.
 
-    `jaxpr` has the outputs of the function, then the number of an error or 0.
+    If there are any, its last output is the number of an error, or 0.
     """
+    failures = Failures()
+    if any(_site(eqn) for eqn in equations(jaxpr)):
+        structs = [v.aval for v in open_jaxpr(jaxpr)[0].invars]
+        jaxpr = trace(lambda *args: failures.flagged(jaxpr, args), *structs)
+    return failures, jaxpr
 
-    def __init__(self, jaxpr: ClosedJaxpr):
+
+class Failures:
+    """The functions by which a function raises its errors."""
+
+    def __init__(self) -> None:
         self._raisers: list[Callable[..., Any]] = []
-        self.jaxpr = jaxpr
-        if any(_site(eqn) for eqn in equations(jaxpr)):
-            structs = [v.aval for v in open_jaxpr(jaxpr)[0].invars]
-            self.jaxpr = trace(lambda *args: self._flagged(jaxpr, args), *structs)
 
     def checked(self, outputs: list[Any]) -> list[Any]:
         """Return the outputs of many lanes, or raise the error of one of them."""
@@ -66,7 +71,7 @@ class Failures:
         number, site = divmod(int(code), _SITES)
         self._raisers[site - 1](np.asarray(number))
 
-    def _flagged(self, jaxpr: Any, args: Sequence[Any]) -> list[Any]:
+    def flagged(self, jaxpr: Any, args: Sequence[Any]) -> list[Any]:
         """Return the outputs of a jaxpr, and the number of its first error."""
         code = jnp.int32(0)
 
@@ -102,7 +107,7 @@ class Failures:
         return [*outputs, jnp.where(fails, code, jnp.int32(0))]
 
     def _call(self, eqn: Equation, inputs: list[Any]) -> list[Any]:
-        return self._flagged(bodies(eqn)[0], inputs)
+        return self.flagged(bodies(eqn)[0], inputs)
 
     def _branches(self, eqn: Equation, inputs: list[Any]) -> list[Any]:
         runs = [self._body(branch) for branch in bodies(eqn)]
@@ -142,7 +147,7 @@ class Failures:
         return lax.while_loop(goes_on, step, [*init, jnp.int32(0)])
 
     def _body(self, jaxpr: Any) -> Callable[..., list[Any]]:
-        return lambda *args: self._flagged(jaxpr, args)
+        return lambda *args: self.flagged(jaxpr, args)
 
 
 _RULES: dict[Any, Callable[[Failures, Equation, list[Any]], list[Any]]] = {

@@ -57,7 +57,8 @@ def watch(create: bool = True) -> int:
     """
     global _own, _former
     is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or (_own == -1 and not create):
+    # Windows has no pipes that do not block: there kernels run to their end.
+    if not is_main or os.name == "nt" or (_own == -1 and not create):
         return -1
     if _own == -1:
         reader, _own = os.pipe()

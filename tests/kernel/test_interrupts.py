@@ -20,7 +20,9 @@ from jax import lax
 import eqx_pipe as ep
 
 pytest.importorskip("llvmlite")
-ON_WINDOWS = sys.platform == "win32"
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32", reason="kernels run to their end there"
+)
 
 
 def slow(x):
@@ -83,7 +85,6 @@ def test_threads_of_an_executor_stop():
     np.testing.assert_allclose(got.values, jax.vmap(slow)(X), rtol=1e-5)
 
 
-@pytest.mark.skipif(ON_WINDOWS, reason="no such signals")
 def test_the_programs_own_descriptor_gets_signals_and_stays():
     mine, other = socket.socketpair()
     mine.setblocking(False)
@@ -107,7 +108,6 @@ def test_the_programs_own_descriptor_gets_signals_and_stays():
         other.close()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 def test_a_signal_to_a_fork_is_not_one_to_this_process():
@@ -161,7 +161,6 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(ON_WINDOWS, reason="no such signals")
 @pytest.mark.parametrize(
     ("way", "name"),
     [

@@ -277,11 +277,18 @@ def _close(got, want, text):
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3, err_msg=text)
 
 
+# XLA of JAX 0.10 computes integers of some of these programs unlike that of 0.12, whose
+# values kernels have with both.
+newer = pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="values of older XLA")
+
+
+@newer
 @pytest.mark.parametrize("first", range(0, 200, 25))
 def test_random_programs(first):
     _compare_random(range(first, first + 25))
 
 
+@newer
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(200, 1000, 50))
 def test_more_random_programs(first):
