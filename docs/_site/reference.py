@@ -46,7 +46,7 @@ CONCEPTS = {
     },
     "sharding": {
         "Place arrays": "AxisRules shard init_sharded constrain",
-        "Run on meshes": "parallelize pipelined",
+        "Run on meshes": "parallelize pipelined on",
     },
     "data": {"Batches": "Loader ArraySource Cursor Epoch"},
     "testing": {

@@ -1,5 +1,6 @@
-"""Place arrays on devices: logical axes, placement, derived shardings."""
+"""Place arrays on devices: logical axes, placement, submeshes, derived shardings."""
 
+from .on_mesh import on as on
 from .parallelize import parallelize as parallelize
 from .pipelined import pipelined as pipelined
 from .place import AxisRules as AxisRules

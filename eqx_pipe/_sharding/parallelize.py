@@ -1,6 +1,7 @@
 """Parallelise a function and its inputs by the constraints inside it."""
 
 import contextlib
+import inspect
 import warnings
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from jaxtyping import Array
 
 from .._check import check_callable
 from .._compiled import is_there
+from .._errors import value_error
 from .._jaxprs import equations
 from .._mesh_context import check_mesh, is_staged, with_axis_types
 from .._tree import numpy_as_jax
@@ -55,15 +57,29 @@ class Program(NamedTuple):
 
 
 class _Parallel:
-    """A function with its compiled programs, by the structs of their inputs."""
+    """A function with its compiled programs, by the structs of their inputs.
 
-    def __init__(self, fun: Function, mesh: Mesh, rules: AxisRules | None):
+    `params` and `batch` are the last known structs, and `ahead` is a batch that was
+    made to learn its struct. Everything here can be recomputed.
+    """
+
+    def __init__(
+        self,
+        fun: Function,
+        init: Callable[..., PyTree] | None,
+        get: Callable[..., PyTree] | None,
+        mesh: Mesh,
+        rules: AxisRules | None,
+    ):
         def under_rules(params: PyTree, batch: PyTree) -> PyTree:
             with contextlib.nullcontext() if rules is None else rules.on(mesh):
                 return fun(params, batch)
 
-        self.fun, self.mesh = under_rules, mesh
+        self.fun, self.init, self.get, self.mesh = under_rules, init, get, mesh
         self.jitted = eqx.filter_jit(under_rules)
+        self.params: PyTree = None
+        self.batch: PyTree = None
+        self.ahead: list[PyTree] = []
         self.programs: dict[Hashable, Program] = {}
 
     def program(self, params: PyTree, batch: PyTree) -> Program:
@@ -73,6 +89,9 @@ class _Parallel:
         if key not in self.programs:
             self.programs[key] = _derive(self.fun, struct, self.mesh)
         return self.programs[key]
+
+    def shardings(self) -> tuple[PyTree, PyTree]:
+        return self.program(self.params, self.batch).shardings
 
     def run(self, function: Callable[..., PyTree], *args: PyTree) -> PyTree:
         """Call a function in this mesh context; its outputs fit the user's context."""
@@ -91,24 +110,51 @@ class _Parallel:
             return self.jitted(params, batch)
         return self.run(lambda *args: self.program(*args)(*args), params, batch)
 
-    def init_params(
-        self, init: Callable[..., PyTree], batch: PyTree, args: Any, kwargs: Any
-    ) -> PyTree:
-        """Return parameters, each created in its shards, for batches like this one."""
+    def init_params(self, *args: Any, **kwargs: Any) -> PyTree:
+        """Return the parameters, each created in its shards."""
+        self._learn_batch()
+        return self.run(self._made, args, kwargs)
 
-        def made(args: Any, kwargs: Any) -> PyTree:
-            struct = eqx.filter_eval_shape(init, *args, **kwargs)
-            where = self.program(struct, batch).shardings[0]
+    def _learn_batch(self) -> None:
+        """Find the shapes of a batch, and keep a batch that is made for that."""
+        if self.batch is not None:
+            return
+        if self.get is None or not _needs_nothing(self.get):
+            wrong = "the shapes of a batch are not known yet, and the shardings of the "
+            wrong += "parameters depend on them."
+            cure = "Call `get_input_batch` once before `init_params`, or give "
+            cure += "`initial_batch`, too."
+            raise value_error("sharding.parallelize", wrong, cure)
+        self.ahead.append(self.get())
+        self.batch = struct_of(self.ahead[0])
 
-            def make(args: Any, kwargs: Any) -> PyTree:
-                params = numpy_as_jax(init(*args, **kwargs))
-                arrays, rest = eqx.partition(params, is_placeable)
-                placed = jax.lax.with_sharding_constraint(arrays, where)
-                return eqx.combine(placed, rest)
+    def _made(self, args: Any, kwargs: Any) -> PyTree:
+        init: Any = self.init
+        self.params = eqx.filter_eval_shape(init, *args, **kwargs)
+        where = self.shardings()[0]
 
-            return eqx.filter_jit(make)(args, kwargs)
+        def make(args: Any, kwargs: Any) -> PyTree:
+            params = numpy_as_jax(init(*args, **kwargs))
+            arrays, rest = eqx.partition(params, is_placeable)
+            return eqx.combine(jax.lax.with_sharding_constraint(arrays, where), rest)
 
-        return self.run(made, args, kwargs)
+        return eqx.filter_jit(make)(args, kwargs)
+
+    def get_input_batch(self, *args: Any, **kwargs: Any) -> PyTree:
+        """Return a batch, placed once the shardings are known."""
+        get: Any = self.get
+        plain = not args and not kwargs
+        batch = self.ahead.pop() if plain and self.ahead else get(*args, **kwargs)
+        self.batch = struct_of(batch)
+        if self.params is None and self.init is not None and _needs_nothing(self.init):
+            self.params = eqx.filter_eval_shape(self.init)
+        if self.params is None:
+            return batch
+        return self.run(self._placed, batch)
+
+    def _placed(self, batch: PyTree) -> PyTree:
+        arrays, rest = eqx.partition(batch, is_placeable)
+        return eqx.combine(jax.device_put(arrays, self.shardings()[1]), rest)
 
 
 def struct_of(tree: PyTree) -> PyTree:
@@ -162,14 +208,25 @@ def _derive(fun: Function, struct: tuple[PyTree, PyTree], mesh: Mesh) -> Program
     return Program(compiled, jtu.tree_unflatten(structure, derived), others[0], start)
 
 
+def _like(fun: Callable[..., Any], method: Callable[..., Any]) -> Any:
+    """Return a method as a function with the attributes of the user's function."""
+
+    @wraps_function(fun)
+    def function(*args: Any, **kwargs: Any) -> PyTree:
+        return method(*args, **kwargs)
+
+    return function
+
+
 def parallelize(
     fun: Function,
     *,
-    initial_batch: PyTree,
     init_params: Callable[..., PyTree] | None = None,
+    get_input_batch: Callable[..., PyTree] | None = None,
+    initial_batch: PyTree = None,
     mesh: Mesh | None = None,
     rules: RulesLike | None = None,
-) -> tuple[Any, Any]:
+) -> tuple[Any, ...]:
     """Run a function of parameters and a batch on all devices of a mesh.
 
     Constraints inside `fun` set the shardings: `eqx_pipe.sharding.constrain` with
@@ -181,24 +238,32 @@ def parallelize(
     **Arguments:**
 
     - `fun`: a function `fun(params, batch)`.
-    - `initial_batch`: a batch, of which only the shapes and dtypes are used: a
-        `jax.ShapeDtypeStruct` may stand for an array. (Keyword only.)
     - `init_params`: a function of any arguments that returns the parameters. (Keyword
         only.)
+    - `get_input_batch`: a function of any arguments that returns a batch, usually on
+        the host. Give this or `initial_batch`, or both. (Keyword only.)
+    - `initial_batch`: a batch, of which only the shapes and dtypes are used: a
+        `jax.ShapeDtypeStruct` may stand for an array. (Keyword only.)
     - `mesh`: a `jax.sharding.Mesh`; by default the mesh of the enclosing `AxisRules.on`
         or `jax.set_mesh`, or else all devices along the first mesh axis of the rules.
         Explicit axes are treated as automatic. (Keyword only.)
     - `rules`: `AxisRules`, or a mapping or pairs for it, for `constrain` in `fun`; by
         default those of the enclosing `AxisRules.on`. (Keyword only.)
 
-    **Returns:** `(fun, init_params)`, each with the arguments of the original. `fun`
-    places its inputs, wherever they are; `fun.compiled(params, batch)` returns the
-    compiled program. `init_params` is None if it was not given, and otherwise creates
-    each parameter in its shards.
+    **Returns:** `(fun, init_params, get_input_batch)`, or `(fun, init_params)` without
+    `get_input_batch`, each with the arguments of the original. `fun` places its inputs,
+    wherever they are; `fun.compiled(params, batch)` returns the compiled program.
+    `init_params` is None if it was not given, and otherwise creates each parameter in
+    its shards. It needs the shapes of a batch: if they are unknown and
+    `get_input_batch` takes no arguments, it calls `get_input_batch`, whose first call
+    then returns that batch. Batches fetched before the parameters exist are placed at
+    once if `init_params` takes no arguments, otherwise by `fun`.
 
     **Raises:**
 
-    - `ValueError` from JAX if a constraint does not divide an array evenly.
+    - `ValueError` if both `get_input_batch` and `initial_batch` are missing; from
+      `init_params` if the shapes of a batch are unknown; from JAX if a constraint does
+      not divide an array evenly.
     - `TypeError` if something is not a function or not a mesh.
 
     If `fun` has no constraints, every device gets a copy of all inputs, and a warning
@@ -220,28 +285,36 @@ def parallelize(
     """
     cure = "Give a function of two arguments: `lambda params, batch: ...`."
     check_callable("sharding.parallelize", "fun", fun, cure)
-    if init_params is not None:
-        cure = "Give a function that returns parameters."
-        check_callable("sharding.parallelize", "init_params", init_params, cure)
+    made_by = {"init_params": init_params, "get_input_batch": get_input_batch}
+    for name, function in made_by.items():
+        if function is not None:
+            cure = "Give a function that returns parameters, or a batch."
+            check_callable("sharding.parallelize", name, function, cure)
+    if get_input_batch is None and initial_batch is None:
+        wrong = "neither `get_input_batch` nor `initial_batch` was given."
+        cure = "Give a function that makes batches, or one batch."
+        raise value_error("sharding.parallelize", wrong, cure)
     named, around = as_rules(rules), current_rules()
     if around is not None and named is None:
         # Kept, since the returned functions may be called outside the `with` block.
         named, mesh = around[0], around[1] if mesh is None else mesh
-    run, batch = _Parallel(fun, _mesh_for(mesh, named), named), struct_of(initial_batch)
-
-    @wraps_function(fun)
-    def parallel(params: PyTree, batch: PyTree) -> PyTree:
-        return run(params, batch)
-
+    run = _Parallel(fun, init_params, get_input_batch, _mesh_for(mesh, named), named)
+    run.batch = None if initial_batch is None else struct_of(initial_batch)
+    parallel = _like(fun, run)
     parallel.compiled = lambda params, batch: run.program(params, batch).compiled
-    if init_params is None:
-        return parallel, None
+    init = None if init_params is None else _like(init_params, run.init_params)
+    if get_input_batch is None:
+        return parallel, init
+    return parallel, init, _like(get_input_batch, run.get_input_batch)
 
-    @wraps_function(init_params)
-    def init(*args: Any, **kwargs: Any) -> PyTree:
-        return run.init_params(init_params, batch, args, kwargs)
 
-    return parallel, init
+def _needs_nothing(function: Callable[..., Any]) -> bool:
+    """Return whether a function can be called without arguments."""
+    try:
+        inspect.signature(function).bind()
+    except (TypeError, ValueError):  # some builtins have no signature
+        return False
+    return True
 
 
 def _mesh_for(mesh: Mesh | None, rules: AxisRules | None) -> Mesh:

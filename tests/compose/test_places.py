@@ -223,8 +223,8 @@ def test_another_stage_is_put_there(name):
 
 
 MESH = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-SPEC = jax.sharding.PartitionSpec()
 ELSEWHERE = {
+    "on": lambda f: ep.sharding.on(MESH, f),
     "pipe": lambda f: ep.data.Loader(records(), f, batch_size=2),
     "batch_pipe": lambda f: ep.data.Loader(records(), batch_pipe=f, batch_size=2),
 }

@@ -113,6 +113,7 @@ def of_data_and_devices():
         "sharding.AxisRules": call({}),
         "sharding.constrain": call(ones(8)),
         "sharding.init_sharded": call(linear, key(), mesh(), None),
+        "sharding.on": call(mesh(), sin),
         "sharding.parallelize": call(sin, init_params=linear, initial_batch=ones(8, 3)),
         "sharding.pipelined": call(stack(2), stages, 2),
         "sharding.shard": call(ones(8), mesh(), None),

@@ -58,6 +58,17 @@ SHARDING = {
             linear, key(), mesh(), P("model")
         ),
         "4 or 8.*the specs or the": lambda: shard(ones(7), mesh(), P("data")),
+        "Call it outside; .*sharding.pipelined`": lambda: jax.jit(
+            lambda x: ep.sharding.on(mesh(), sin)(x)
+        )(ones(3)),
+        "or one batch": lambda: parallelize(initial_batch=None),
+        "Call `get_input_batch` once before `init_params`": lambda: parallelize(
+            fun=lambda m, x: jnp.sum(ep.sharding.constrain(x, "batch", None)),
+            initial_batch=None,
+            get_input_batch=lambda a, b: ones(8, 3),
+            mesh=mesh(),
+            rules={"batch": "data"},
+        )[1](key()),
     },
     ep.StructureError: {
         "a mapping from patterns": lambda: shard({"a": ones(8)}, mesh(), [P("data")]),

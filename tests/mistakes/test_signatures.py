@@ -25,7 +25,7 @@ CURES = {
     r"Write `step\(carry, batch\)": "data.Loader.scan.step",
     "Give a function from a key": "sharding.init_sharded.init",
     "Give a function of two arguments": "sharding.parallelize.fun",
-    "Give a function that returns parameters": "init_params",
+    "Give a function that returns parameters": "get_input_batch init_params",
     "Give the function of one lane": "vmap.fn",
     "The first argument is the function": "program.fn",
     "Give 'h100'": "topology.name",
@@ -134,7 +134,7 @@ CURE_OF = {name: cure for cure, names in CURES.items() for name in names.split()
 ANY = set(
     "args axis_name by carry check_vma in_specs initial_batch keep "
     "logical out_specs static tree u x draw.state summary.state "
-    "reduce.Var.ddof scan.init "
+    "reduce.Var.ddof scan.init sharding.on.specs "
     "testing.check_method.fn testing.check_method.key testing.check_reducer.values "
     "testing.given_typed.fn testing.from_jaxtyping.annotation trainable.pipe".split()
 )

@@ -49,22 +49,22 @@ def close(a, b):
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_params_and_batches_come_sharded_and_values_stay(kind, getkey):
-    batch, key = get_batch(3), getkey()
-    struct = {name: jax.ShapeDtypeStruct(batch[name].shape, "f4") for name in "xy"}
-    struct["step"] = 3
-    for initial in (batch, struct):
-        fun, sharded_init = ep.sharding.parallelize(
-            loss, init_params=init, initial_batch=initial, mesh=make(kind), rules=RULES
-        )
-        params = sharded_init(key)
-        assert spec(params["a"]) == (None, "model") and params["name"] == "net"
-        assert spec(params["b"]) == ("model", None)
-        close(params, init(key))
-    *_, x, _ = fun.compiled(params, batch).input_shardings[0]
-    assert x.spec == P("data")
-    want = loss(init(key), batch)
-    for given in (params, init(key)):
-        assert np.allclose(fun(given, batch), want, rtol=1e-5)
+    fun, sharded_init, get = ep.sharding.parallelize(
+        loss, init_params=init, get_input_batch=get_batch, mesh=make(kind), rules=RULES
+    )
+    key = getkey()
+    early, params, batch = get(3), sharded_init(key), get(3)
+    assert spec(params["a"]) == (None, "model") and spec(params["b"]) == ("model", None)
+    assert spec(batch["x"]) == ("data", None) and params["name"] == "net"
+    close(params, init(key))
+    struct = eqx.filter_eval_shape(get_batch, 3)
+    _, same_init = ep.sharding.parallelize(
+        loss, init_params=init, initial_batch=struct, mesh=make(kind), rules=RULES
+    )
+    assert spec(same_init(key)["a"]) == (None, "model")
+    want = loss(init(key), get_batch(3))
+    for given in ((params, batch), (params, early), (init(key), get_batch(3))):
+        assert np.allclose(fun(*given), want, rtol=1e-5)
 
 
 @pytest.mark.parametrize("given", [True, False])
@@ -87,7 +87,8 @@ def test_under_the_users_own_mesh_everything_is_of_its_kind(given):
     assert np.allclose(value, loss(arrays(jr.key(1)), batch), rtol=1e-5)
 
 
-def test_the_example_of_multimesh():
+@pytest.mark.parametrize("order", ["batch first", "params first"])
+def test_the_example_of_multimesh(order):
     """Its tutorial of SPMD, with our names: neither function takes an argument."""
 
     def get_input_batch():
@@ -104,19 +105,21 @@ def test_the_example_of_multimesh():
         y = jnp.einsum("bm,mh->bh", jnp.einsum("bm,mh->bh", x, one), two)
         return ep.sharding.constrain(y, "batch", None)
 
-    sharded_model, init_sharded_params = ep.sharding.parallelize(
+    sharded_model, init_sharded_params, get_sharded_batch = ep.sharding.parallelize(
         model,
         init_params=init_params,
-        initial_batch=get_input_batch(),
+        get_input_batch=get_input_batch,
         rules=(("batch", "x"), ("model", "x")),
     )
-    params, batch = init_sharded_params(), get_input_batch()
+    if order == "batch first":
+        batch, params = get_sharded_batch(), init_sharded_params()
+    else:
+        params, batch = init_sharded_params(), get_sharded_batch()
+    assert spec(batch) == ("x", None)
     assert [spec(param) for param in params] == [("x", None), (None, "x")]
     got = sharded_model(params, batch)
     assert spec(got) == ("x", None)
-    assert np.array_equal(got, model(init_params(), batch))
-    _, *shardings = sharded_model.compiled(params, batch).input_shardings[0]
-    assert shardings[-1].spec == P("x")
+    assert np.array_equal(got, model(init_params(), get_input_batch()))
 
 
 def step(params, batch):
@@ -201,6 +204,23 @@ def test_it_compiles_once_per_shape(getkey):
     once = len(traces)
     parallel(jnp.ones((4, 2)), jnp.ones((16, 4)))
     assert once <= 2 and len(traces) == 2 * once
+
+
+def test_a_feed_without_arguments_loses_nothing(getkey):
+    batches = iter([get_batch(i) for i in range(3)])
+    fun, sharded_init, get = ep.sharding.parallelize(
+        loss,
+        init_params=init,
+        get_input_batch=lambda: next(batches),
+        mesh=jax.make_mesh((4, 1), ("data", "model"), devices=jax.devices()[:4]),
+        rules=RULES,
+    )
+    params = sharded_init(getkey())
+    for i in range(3):
+        batch = get()
+        assert np.array_equal(batch["x"], get_batch(i)["x"])
+        assert batch["x"].sharding.num_devices == 4
+        fun(params, batch)
 
 
 def test_nothing_annotated_is_a_warning_and_copies(getkey):
