@@ -157,10 +157,9 @@ def check(fn):
     text = [None if x is None else round(x, 3) for x in (fits, more)]
     print(f"{fn.__name__:<11}{largest:>12,} of memory {text}, auto {auto:,}", end=" ")
     print(f"({seconds:.0f} s)", flush=True)
-    wrong = fits is None or fits > 1
-    if KIND == "gpu" and largest < points.size:
-        wrong |= fits < 0.95 or (more is not None and more <= 1)
-    return wrong
+    if fits is None or fits > 1:
+        return True
+    return KIND == "gpu" and largest < points.size and more is not None and more <= 1
 
 
 if __name__ == "__main__":

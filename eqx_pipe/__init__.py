@@ -42,6 +42,7 @@ if _typing.TYPE_CHECKING:
     from ._compiled import ProgramPlan as ProgramPlan
     from ._compiled import program as program
     from ._compiled import topology as topology
+    from ._kernel import kernel as kernel
     from ._refill import refill as refill
     from ._results import SweepResult as SweepResult
     from ._show import show as show
@@ -74,6 +75,7 @@ else:
     _MODULES = "data reduce search sharding testing".split()
     _PACKAGES = {
         "_compiled": "ProgramPlan program topology",
+        "_kernel": "kernel",
         "_refill": "refill",
         "_results": "SweepResult",
         "_show": "show",

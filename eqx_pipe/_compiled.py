@@ -353,6 +353,13 @@ def plan_of_program(made: Any, seconds: float, platform: str) -> ProgramPlan:
     return dataclasses.replace(plan, remarks=tuple(_remarks(plan)))
 
 
+def bytes_of_program(made: Any) -> tuple[int, int]:
+    """Return the memory of a compiled program, and that of arguments and outputs."""
+    memory = made.memory_analysis()
+    ends = memory.argument_size_in_bytes + memory.output_size_in_bytes
+    return ends + memory.temp_size_in_bytes, ends
+
+
 def _remarks(plan: ProgramPlan) -> Iterator[str]:
     if plan.round_trips:
         loops = f"{plan.round_trips} of {len(plan.loops)} loops"

@@ -145,10 +145,8 @@ def choose(
     avals = first.jaxpr.out_avals
     # A branch made of these shapes must have the sharding, too, where it is in a type.
     shardings = _shardings_to_agree(avals)
-    structs = [
-        jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding)
-        for a, sharding in zip(avals, shardings, strict=True)
-    ]
+    pairs = zip(avals, shardings, strict=True)
+    structs = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s) for a, s in pairs]
     shapes, _ = first.assemble(structs)
     for i, branch in enumerate(branches):
         if isinstance(branch, Like):
@@ -323,10 +321,8 @@ def _as_varying(
     def cast(branch: ClosedJaxpr) -> ClosedJaxpr:
         def function(*args: Any) -> list[Any]:
             outputs = jaxpr_as_fun(branch)(*args)
-            return [
-                y if not axes else lax.pcast(y, tuple(axes), to="varying")
-                for y, axes in zip(outputs, missing, strict=True)
-            ]
+            pairs = zip(outputs, missing, strict=True)
+            return [lax.pcast(y, tuple(a), to="varying") if a else y for y, a in pairs]
 
         axes = [_varying_axes(a) for a in branch.out_avals]
         missing = [u - f for u, f in zip(union, axes, strict=True)]
@@ -422,10 +418,7 @@ def _flow(flow: Flow, eqn: Equation, marks: list[bool]) -> list[bool]:
     """Propagate marks as for `lax.switch`; owned outputs are not selected."""
     by_branch = [flow.run(branch, marks[1:]) for branch in eqn.params["branches"]]
     pairs = zip(eqn.params["owners"], zip(*by_branch, strict=True), strict=True)
-    return [
-        marks[0] or any(column) if owner is None else column[owner]
-        for owner, column in pairs
-    ]
+    return [marks[0] or any(c) if owner is None else c[owner] for owner, c in pairs]
 
 
 register(choose_p.name, Entry("branches", ("branches",), remake=_remake, flow=_flow))
@@ -437,10 +430,8 @@ def _batch(
     axis_data: Any, args: Any, dims: Any, *, branches: Any, owners: Any
 ) -> tuple[list[Any], list[int | None]]:
     # Each operand may have a different mapped axis.
-    args = [
-        x if dim is None or dim == 0 else jnp.moveaxis(x, dim, 0)
-        for x, dim in zip(args, dims, strict=True)
-    ]
+    pairs = zip(args, dims, strict=True)
+    args = [x if dim in (None, 0) else jnp.moveaxis(x, dim, 0) for x, dim in pairs]
     index, *operands = args
     index_batched, *batched = [dim is not None for dim in dims]
 
@@ -764,10 +755,9 @@ def _jvp(primals: Any, tangents: Any, *, branches: Any, owners: Any) -> Any:
 
     def linear(part: _Linearized, start: int) -> Any:
         def function(*args: Any) -> Any:
-            leaves = [
-                args[position[i] if kind == "operand" else start + i]
-                for kind, i in part.sources
-            ]
+            kinds = part.sources
+            at = [position[i] if kind == "operand" else start + i for kind, i in kinds]
+            leaves = [args[k] for k in at]
             return jtu.tree_unflatten(part.structure, leaves)(*args[first:])
 
         return function

@@ -780,10 +780,8 @@ class Batched(Composite):
         leaves, structure = jtu.tree_flatten(x, is_leaf=is_sparse)
         subject = f"the input{scope.where}"
         axes = leaf_axes("batched", "in_axes", self.in_axes, x, subject)
-        both = [
-            (leaf, axis if _is_split(leaf) or is_sparse(leaf) else None)
-            for leaf, axis in zip(leaves, axes, strict=True)
-        ]
+        pairs = zip(leaves, axes, strict=True)
+        both = [(x, a if _is_split(x) or is_sparse(x) else None) for x, a in pairs]
         axes = [axis for _, axis in both]
         shapes = [struct_of(v) if is_sparse(v) else v for v in leaves]
         shapes = structure.unflatten(shapes)

@@ -3,6 +3,8 @@
 from .evaluate import Bodies as Bodies
 from .evaluate import Body as Body
 from .evaluate import evaluate as evaluate
+from .evaluate import remade as remade
+from .evaluate import stepped as stepped
 from .fingerprint import UNSURE as UNSURE
 from .fingerprint import Fingerprint as Fingerprint
 from .fingerprint import array_text as array_text
@@ -42,6 +44,7 @@ from .steps import counted as counted
 from .table import TABLE as TABLE
 from .table import Entry as Entry
 from .table import Flow as Flow
+from .table import bodies as bodies
 from .table import depends_on as depends_on
 from .table import entry as entry
 from .table import is_elementwise as is_elementwise
@@ -49,3 +52,4 @@ from .table import kind as kind
 from .table import may_loop_or_call_back as may_loop_or_call_back
 from .table import register as register
 from .table import scan_counts as scan_counts
+from .table import while_counts as while_counts

@@ -6,6 +6,7 @@ from .call import fn_name as fn_name
 from .call import key_parameter as key_parameter
 from .call import needs_key as needs_key
 from .call import needs_value as needs_value
+from .failures import Stopped as Stopped
 from .failures import TooLarge as TooLarge
 from .failures import as_nonfinite as as_nonfinite
 from .failures import check_finite as check_finite

@@ -151,6 +151,10 @@ class TooLarge(Exception):
         self.batch_size = batch_size
 
 
+class Stopped(SweepError):
+    """The error for a call whose kernels a signal stopped."""
+
+
 @contextlib.contextmanager
 def noting(batch_size: int) -> Iterator[None]:
     """Raise a `TooLarge` in place of JAX's error about too little memory."""

@@ -1,11 +1,13 @@
 """Ctrl-C and the signals that end a process: the first one stops after a step."""
 
+import contextlib
 import signal
 import threading
 from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
+from .._kernel import stopping_at
 from .._progress import tell
 
 CTRL_C = (signal.SIGINT,)
@@ -17,11 +19,15 @@ class Interrupt:
     """A context in which the first signal only sets `asked`; the second acts as usual.
 
     A handler installed by the program is not replaced. Python calls handlers in the
-    main thread, so in other threads no signal is handled.
+    main thread, so in other threads no signal is handled. Kernels stop in the middle of
+    a call, unless it must be `whole`.
     """
 
-    def __init__(self, signals: Iterable[signal.Signals], loud: bool = True) -> None:
-        self._signals, self._loud = signals, loud
+    def __init__(
+        self, signals: Iterable[signal.Signals], loud: bool = True, whole: bool = False
+    ) -> None:
+        self._signals, self._loud, self._whole = signals, loud, whole
+        self._kernels = contextlib.ExitStack()
         self._usual: dict[signal.Signals, Any] = {}
         self._came: signal.Signals | None = None
 
@@ -37,9 +43,12 @@ class Interrupt:
                 usual = signal.default_int_handler if is_ctrl_c else signal.SIG_DFL
                 if signal.getsignal(number) is usual:
                     self._usual[number] = signal.signal(number, self._note)
+            stops = () if self._whole else self._usual
+            self._kernels.enter_context(stopping_at(stops))
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._kernels.close()
         self._restore()
 
     def end(self) -> None:
@@ -54,7 +63,8 @@ class Interrupt:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came = signal.Signals(number)
-        self._restore()
+        if self._loud:  # workers get a signal from the terminal, and another one
+            self._restore()
         name = "Ctrl-C" if number == signal.SIGINT else self._came.name
         if self._loud:
             text = "it stops after the step or batch that is being computed."

@@ -17,6 +17,7 @@ import jax.tree_util as jtu
 
 from .._errors import bullets, structure_error
 from .._jaxprs import UNSURE, array_text, digest, fingerprint_of, text_of
+from .._kernel import has_kernels, machine_text
 from .._reduce import ReducerTree
 from .._same import differences, record_of
 from .._spaces import Space, axis_name, is_axis, static_column
@@ -50,6 +51,7 @@ def identity_of(plan: Plan) -> dict[str, Any]:
                 points.space, zip(points.cases, points.traced, strict=True)
             ),
             "holds": record_of(plan.request.fn).parts,
+            "kernels": kernels_text(points.traced, points.devices[0].platform),
         },
         "jax": jax.__version__,
         "python": _PYTHON,
@@ -155,6 +157,12 @@ def function_texts(
         "outputs": tree_text(outputs),
         "structure": digest(text_of(first.structure)),
     }
+
+
+def kernels_text(traced: Iterable[Traced], platform: str) -> str:
+    """Return what the rounding of kernels depends on; "" without native code."""
+    has = platform == "cpu" and any(has_kernels(each.own) for each in traced)
+    return machine_text() if has else ""
 
 
 def reducing_identity(reducers: ReducerTree, traced: Traced) -> dict[str, Any]:
@@ -307,8 +315,13 @@ def _function_change(
     """Return the difference of functions, unless that of outputs explains it."""
     before, after = was["function"], now["function"]
     same = before["program"] == after["program"]
-    if trusting or same or outputs_changes(before, after):
+    kernels = [each.get("kernels", "") for each in (before, after)]
+    same_kernels = kernels[0] == kernels[1]
+    if trusting or (same and same_kernels) or outputs_changes(before, after):
         return ""
+    if not same_kernels:  # they round differently
+        had, has = (f"kernels by {x}" if x else "no kernels" for x in kernels)
+        return f"`fn` has {had} in the store, now {has}"
     if after["unsure"]:
         held = f"`fn` calls Python code that holds {after['unsure']}"
         return f"{held}, which a store cannot recognise"

@@ -13,11 +13,13 @@ import jax
 
 from .._check import check_bool
 from .._compiled import ProgramPlan, as_bytes, free_bytes, padded, plan_of_program
+from .._kernel import has_kernels
 from .._run import no_mesh
 from .._same import record_of
 from .._spaces import SpaceLike
 from .._store import FAILED, MISSING, NO_GAPS, count_in
 from .._types import PyTree
+from .identity import kernels_text
 from .plan import Plan, Todo, plan_of
 from .program.layout import nbytes
 from .request import SweepOptions, request_of
@@ -47,7 +49,8 @@ class SweepPlan:
       callbacks), is computed in whole batches. `steps` is the number of steps of a
       point, `None` if it depends on values, and `flight_bytes` the size of the state of
       the points in flight, which a store keeps.
-
+    - `kernels` describes the native code of `kernel`, or the platform that has none; it
+      is empty if the function has no kernels.
     - `counts` has the names that the function reads, which a store compares: their
       values, and the code of functions, as they are in its program. `unsure` is the
       first value among them that a store cannot recognise, which counts by the program
@@ -81,6 +84,7 @@ class SweepPlan:
     interruptible: bool = False
     steps: int | None = None
     flight_bytes: int = 0
+    kernels: str = ""
     counts: tuple[str, ...] = ()
     unsure: str = ""
     program: ProgramPlan | None = None
@@ -107,6 +111,8 @@ class SweepPlan:
             steps = "" if self.steps is None else f"{self.steps:,} steps, "
             flight = f"{as_bytes(self.flight_bytes)} in flight"
             rows.append(("loop", f"{steps}interruptible; {flight}"))
+        if self.kernels:
+            rows.append(("kernels", self.kernels))
         rows.append(("values", as_bytes(self.value_bytes)))
         if self.chunks > 1 or self.store is not None:
             left = f"{self.chunks_left:,} of {self.chunks:,}"
@@ -245,9 +251,18 @@ def _in_numbers(coming: Plan) -> SweepPlan:
         interruptible=loops is not None,
         steps=None if loops is None else loops[0],
         flight_bytes=0 if loops is None else loops[1],
+        kernels=_kernels_of(coming),
         counts=tuple(name for name in counts if name and "<" not in name),
         unsure=unsure,
     )
+
+
+def _kernels_of(coming: Plan) -> str:
+    """Return which code the function's kernels are; "" if it has none."""
+    points, platform = coming.points, coming.points.devices[0].platform
+    if platform == "cpu" or not any(has_kernels(x.own) for x in points.traced):
+        return kernels_text(points.traced, platform)
+    return f"none on {platform}: XLA runs `fn` itself"
 
 
 def _value_bytes(coming: Plan) -> int:

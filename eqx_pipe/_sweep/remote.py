@@ -26,13 +26,15 @@ from jaxtyping import Int64
 from .._cache import LRUCache
 from .._errors import SweepError, optional, sweep_error, type_error
 from .._jaxprs import array_text, digest
+from .._kernel import has_kernels
 from .._progress import tell
 from .._reduce import as_reducers
 from .._results import versions
-from .._run import CTRL_C, Interrupt, Pace, Watch, no_mesh
+from .._run import CTRL_C, Interrupt, Pace, Stopped, Watch, no_mesh
 from .._store import disk_errors
 from .._types import PyTree
 from .flights import Flights
+from .identity import kernels_text
 from .plan import Plan, Todo, known_workers, work_of
 from .target import Target
 from .trace.trace import settings
@@ -70,6 +72,7 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
     shared = digest(packed), packed, todo.target
     calls = _Calls(plan, todo, len(packed))
     end: float | None = None
+    kernels = False
     timeout = plan.request.timeout or math.inf
     heard = time.monotonic()
     try:
@@ -79,6 +82,11 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
                 if end is None:
                     end = time.monotonic() + _GRACE
                     calls.flying = [x for x in calls.flying if not x.cancelled()]
+                    kernels = any(has_kernels(x.own) for x in plan.points.traced)
+                elif kernels and time.monotonic() > end - _GRACE + _SIGNAL_SECONDS:
+                    # A signal may not reach the processes of a pool.
+                    end_workers(plan.request.executor, signal.SIGINT)
+                    kernels = False
                 elif time.monotonic() > end:
                     lost = sum(len(call.chunks) for call in calls.flying)
                     tell(
@@ -365,12 +373,14 @@ def _ended_by_signal(stopping: Callable[[], bool]) -> bool:
     return stopping()
 
 
-def end_workers(executor: Any) -> None:
+def end_workers(
+    executor: Any, by: int = getattr(signal, "SIGKILL", signal.SIGTERM)
+) -> None:
     """Kill the processes of a pool, since Python would wait for them at its end."""
     processes = getattr(executor, "_processes", None)
     for pid in [*processes] if isinstance(processes, dict) else []:
         with contextlib.suppress(OSError):  # it has ended
-            os.kill(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+            os.kill(pid, by)
 
 
 def _broken(error: BaseException) -> SweepError:
@@ -449,7 +459,10 @@ def compute_in_worker(
         for each in asked:
             if interrupt.asked:
                 break
-            computed.append(_computed(sweep, each, target))
+            try:
+                computed.append(_computed(sweep, each, target))
+            except Stopped:
+                break
             if isinstance(computed[-1], Exception):
                 break
             if len(computed) == 1 and packed is not None:
@@ -490,6 +503,8 @@ def _computed(sweep: _Sweep, asked: Asked, target: Target | None) -> _Computed:
             if target is None:
                 return whole(job.compute(asked, Watch()))
             return [], _written(job, asked, target)
+    except Stopped:
+        raise
     except Exception as error:
         return _portable(error)
 
@@ -557,9 +572,17 @@ def _unpacked(packed: bytes) -> _Task:
 def _prepared(task: _Task) -> Work:
     points = prepare(**task.arguments, devices=tuple(jax.local_devices()))
     points = dataclasses.replace(points, **task.fields)
-    if _program(points) != task.program:
+    (here, _, own), (there, _, theirs) = (
+        text.partition(" ") for text in (_program(points), task.program)
+    )
+    if here != there:
         cure = "Give the workers the same versions of the modules that `fn` uses."
         raise sweep_error("sweep", "a worker traces another program from `fn`.", cure)
+    if own != theirs:
+        wrong = f"a worker builds kernels by {own}, and the process that sweeps by "
+        wrong += f"{theirs}: they may round differently."
+        cure = "Use workers of the same kind, or sweep the function without `kernel`."
+        raise sweep_error("sweep", wrong, cure)
     reducers = None if task.reduce is None else as_reducers("sweep", task.reduce)
     return work_of(points, reducers)
 
@@ -570,8 +593,8 @@ def _program(job: Points) -> str:
     # transit.
     programs = [traced.fingerprint for traced in job.traced]
     constants = [array_text(x) for program in programs for x in program.constants]
-    texts = [program.text for program in programs]
-    return digest("\n".join([*texts, *constants]))
+    texts = "\n".join([*(program.text for program in programs), *constants])
+    return f"{digest(texts)} {kernels_text(job.traced, job.devices[0].platform)}"
 
 
 def _portable(error: Exception) -> Exception:

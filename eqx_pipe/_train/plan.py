@@ -1,5 +1,6 @@
 """`plan_train`: the program of a training, before it runs and for other devices."""
 
+import contextlib
 import dataclasses
 import time
 from typing import Any, Literal, SupportsIndex
@@ -7,7 +8,7 @@ from typing import Any, Literal, SupportsIndex
 from jax.sharding import Mesh
 
 from .._check import check_is
-from .._compiled import ProgramPlan, free_bytes, plan_of_program
+from .._compiled import ProgramPlan, bytes_of_program, free_bytes, plan_of_program
 from .._errors import value_error
 from .._keys import key_argument
 from .._run import TooLarge, needs_key, no_mesh
@@ -65,12 +66,8 @@ def plan_train(
         free, largest = free_bytes(devices), None
 
         def bytes_of(size: int) -> tuple[int, int] | None:
-            try:
-                memory = lanes.compiled(size).memory_analysis()
-            except TooLarge:
-                return None
-            fixed = memory.argument_size_in_bytes + memory.output_size_in_bytes
-            return fixed + memory.temp_size_in_bytes, 0
+            with contextlib.suppress(TooLarge):
+                return bytes_of_program(lanes.compiled(size))
 
         if free is not None:
             most = -(-len(rows) // len(devices))

@@ -20,6 +20,7 @@ from typing import Any
 
 from .._compiled import free_bytes
 from .._jaxprs import Equation, Flow, kind, live_bytes, open_jaxpr
+from .._kernel import kernel_p
 from .._refill import refill_p
 from .._types import Device
 from .devices import linalg_limit, may_hang
@@ -47,6 +48,12 @@ REFILLED = 32_768
 
 They are in memory at once, but not computed at once: 65,536 points of 1 to 1,000 steps
 took 31 ms, and 66 ms in batches of 32 whose lanes wait.
+"""
+
+OF_KERNELS = 4096
+"""Points at once for kernels, whose blocks of lanes do not wait for each other.
+
+Their arrays stay in a cache, and the fixed cost of a call is small beside them.
 """
 
 NEAREST_CACHE = 12 * 1024
@@ -100,8 +107,9 @@ class Analysis:
     `largest` is the size in bytes of the largest value, `of_a_step` the size of the
     largest value in a loop, and `alive` the size of all values that are needed at the
     same time; `carried` is the size of the largest carry of a loop. `loops` is true if
-    there is a loop, `refilled` if a loop is refilled, and `waits` if the end of a loop
-    depends on the point, so that a batch waits for its slowest lane. `linalg_limit` is
+    there is a loop, `refilled` if a loop is refilled, `kernels` if it has kernels, and
+    `waits` if the end of a loop depends on the point, so that a batch waits for its
+    slowest lane. `linalg_limit` is
     the maximum number of points for which no linear algebra is split over threads
     (`cpu.py`), or `None` without such a limit.
     """
@@ -113,6 +121,7 @@ class Analysis:
     loops: bool = False
     waits: bool = False
     refilled: bool = False
+    kernels: bool = False
     linalg_limit: int | None = None
 
 
@@ -144,6 +153,7 @@ class _Analyzer(Flow):
     def note(self, eqn: Equation, outputs: list[Any]) -> None:
         """Record the sizes of the outputs of an equation."""
         analysis = self.analysis
+        analysis.kernels |= eqn.primitive is kernel_p
         limits = [linalg_limit(eqn), analysis.linalg_limit]
         analysis.linalg_limit = min((n for n in limits if n is not None), default=None)
         largest = max(map(_nbytes, outputs), default=1)
@@ -202,6 +212,8 @@ def choose_batch_size(
 
 def _most(analysis: Analysis, alike: bool) -> int:
     """Return the bound of the function's case, with its caps."""
+    if analysis.kernels:
+        return min(OF_KERNELS, LAST_CACHE // analysis.largest)
     if not analysis.loops:
         return min(MOST, NEAREST_CACHE // analysis.largest)
     around = LAST_CACHE // analysis.largest

@@ -219,10 +219,8 @@ class _Call:
             # JAX raises if they vary. Under `jit` nothing else is computed.
             same = jax.jit(lambda: self.vmapped(run)[1])()
         # The data of keys, which JAX lets a program copy and transpose.
-        lanes = [
-            jnp.moveaxis(as_data(x), a % x.ndim, 0)
-            for x, a in zip(self.mapped, self.axes, strict=True)
-        ]
+        pairs = zip(self.mapped, self.axes, strict=True)
+        lanes = [jnp.moveaxis(as_data(x), a % x.ndim, 0) for x, a in pairs]
         if mesh is not None:
             return self.finish((self.on_mesh(jaxpr, mesh, lanes, batch), same))
         first = None if lanes else jnp.ones(size, bool)

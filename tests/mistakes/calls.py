@@ -40,6 +40,7 @@ def of_stages():
         "feed": call(sin, "x"),
         "gated": call(sin, gates=(jnp.all,)),
         "graph": call({"a": sin}, {"a": []}, "a"),
+        "kernel": call(sin),
         "outputs": call(ep.chain(a=sin), "a"),
         "refill": call(ft.partial(jax.lax.while_loop, lambda c: c < 3, jnp.sin)),
         "repeat": call(linear, 2, key=key()),

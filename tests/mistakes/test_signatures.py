@@ -43,7 +43,7 @@ CURES = {
     "Give a positive number of seconds": "timeout",
     "Give True or False": (
         "is_log reverse shared shuffle drop_remainder count_steps progress compiled "
-        "vmap.remat"
+        "vmap.remat strict"
     ),
     r"jax.make_mesh\(": "mesh",
     "Put a `Linspace`": "space Space.tree",
@@ -68,6 +68,7 @@ CURES = {
     "Give a pipeline of this library": "outputs.pipe",
     "Give a tuple of names": "graph.inputs",
     "Give an integer, `None`, or a pytree": "in_axes out_axes",
+    "Give the function of a point": "kernel.fn",
     r"Give a function with a `while_loop`": "refill.fn",
     "Give one gate per stage": "gates",
     "Give one integer": "gated.axis parallel.axis",

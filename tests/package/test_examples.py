@@ -88,6 +88,7 @@ def not_installed(text):
     packages = "grain|orbax|SALib|optuna|evosax|adaptive|tvboptim"
     names = re.findall(rf"^[> ]*(?:import|from) ({packages})", text, re.MULTILINE)
     names += ["adaptive"] * ("ep.search.Adaptive" in text)
+    names += ["llvmlite"] * ("ep.kernel" in text)
     return {name for name in names if importlib.util.find_spec(name) is None}
 
 

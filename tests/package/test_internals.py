@@ -9,6 +9,7 @@ import dis
 import io
 import logging
 import multiprocessing
+import pathlib
 import re
 
 import equinox as eqx
@@ -102,6 +103,15 @@ def test_the_texts_of_missing_modes_of_differentiation():
     loop = lambda x: jax.lax.while_loop(lambda x: x < 2, lambda x: 2 * x, x)  # noqa: E731
     with pytest.raises(ValueError, match="(?i)reverse-mode"):
         jax.grad(loop)(1.0)
+
+
+def test_the_structs_of_the_foreign_function_interface():
+    """Their version, and the function by which `error_if` raises."""
+    path = pathlib.Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h")
+    found = re.findall(r"^#define XLA_FFI_API_M..OR (\d+)$", path.read_text(), re.M)
+    assert found[0] == "0" and 3 <= int(found[1]) <= 5
+    jaxpr = jax.make_jaxpr(lambda x: eqx.error_if(x, x < 0, "negative"))(1.0)
+    assert "<function _error.<locals>.raises" in str(jaxpr)
 
 
 def test_wrappers_of_mapped_functions_are_recognisable():

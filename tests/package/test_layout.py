@@ -5,8 +5,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = set(
-    "compose data sharding spaces sweep store reduce search show train vmap testing "
-    "package clients mistakes support".split()
+    "compose data kernel sharding spaces sweep store reduce search show train vmap "
+    "testing package clients mistakes support".split()
 )
 SOURCES = {path: path.read_text() for path in ROOT.rglob("*.py")}
 PRIVATE = re.compile(r"^\s*from (eqx_pipe(?:\.testing)?\._\w+)", re.MULTILINE)
@@ -14,12 +14,13 @@ PRIVATE = re.compile(r"^\s*from (eqx_pipe(?:\.testing)?\._\w+)", re.MULTILINE)
 # `support` damage, replace or watch the files of a store; `ways` lowers the limit above
 # which a sweep computes in several parts, `long_points` that above which it splits a
 # loop; `test_batch_size` and `test_compiled` choose a size for devices that are not
-# there; `conftest` forgets programs.
+# there; `kernel/test_values` reads the code of kernels; `conftest` forgets programs.
 KNOWN = set(
-    "conftest clients/test_jaxprs data/test_shuffle store/test_cloud "
-    "sweep/test_batch_size sweep/test_compiled sweep/test_memory support/attack "
-    "support/bucket support/helpers support/long_points support/simulate "
-    "support/small_store support/stores support/trainings support/ways".split()
+    "conftest clients/test_jaxprs data/test_shuffle kernel/test_values "
+    "store/test_cloud sweep/test_batch_size sweep/test_compiled sweep/test_memory "
+    "support/attack support/bucket support/helpers support/long_points "
+    "support/simulate support/small_store support/stores support/trainings "
+    "support/ways".split()
 )
 IMPORT = re.compile(r"^\s*(?:from|import)\s.*?\b(test_\w+)", re.MULTILINE)
 

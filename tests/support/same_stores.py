@@ -9,6 +9,7 @@ calls with 3.0, and must refuse or compute the other values.
 import dataclasses
 import functools as ft
 import json
+import statistics
 import sys
 import threading
 import types
@@ -216,6 +217,14 @@ HELD = {
     ),
     "a_set": (lambda v: frozenset({v, 0.5}), max),
     "a_dtype": (lambda v: np.dtype("f4" if v == 1 else "f8"), lambda x: x.itemsize / 4),
+    "a_function": (
+        lambda v: (lambda x: x) if v == 1 else (lambda x: -x),
+        lambda fn: fn(1.0),
+    ),
+    "a_function_of_python": (
+        lambda v: statistics.mean if v == 1 else statistics.median,
+        lambda fn: fn([1.0, 1.0]),
+    ),
     "a_numpy_function": (
         lambda v: np.add if v == 1 else np.subtract,
         lambda fn: fn(0.5, 0.5),

@@ -558,6 +558,13 @@ def a_value_whose_key_is_no_text():
 
 
 @kept
+def dicts_in_another_order_of_depth():
+    box = [{9: {1: 2, 3: 4}}]
+    fn = lambda p: p * (1.0 if len(box[0]) == 1 else 3.0)  # noqa: E731
+    return fn, put(box, 0, {9: 1, 2: {3: 4}})
+
+
+@kept
 def numbers_in_a_set():
     box = [frozenset({1.0})]
     return lambda p: p * max(box[0]), put(box, 0, frozenset({3.0}))
@@ -574,6 +581,14 @@ def a_jaxpr():
     box = [jax.make_jaxpr(lambda x: x)(1.0), jax.make_jaxpr(lambda x: 3 * x)(1.0)]
     fn = lambda p: jax.extend.core.jaxpr_as_fun(box[0])(p)[0]  # noqa: E731
     return fn, put(box, 0, box.pop())
+
+
+@kept
+def a_constant_of_a_jaxpr():
+    ones = jnp.ones(2)
+    jaxpr = jax.make_jaxpr(lambda x: x * ones)(1.0)
+    fn = lambda p: jax.extend.core.jaxpr_as_fun(jaxpr)(p)[0]  # noqa: E731
+    return fn, put(jaxpr.consts, 0, 3 * ones)
 
 
 # Functions: what they hold, and what wraps them.
@@ -697,7 +712,11 @@ def an_attribute_of_a_function_that_a_library_made():
 @kept
 def what_beartype_wraps():
     box = [1.0]
-    inner = beartype.beartype(lambda x: x * box[0])
+
+    @beartype.beartype
+    def inner(x: jax.Array | float) -> jax.Array | float:
+        return x * box[0]
+
     return lambda p: inner(p), put(box, 0, 3.0)
 
 
@@ -918,19 +937,20 @@ def scaled(x):
     return x * RATE
 
 
-def test_a_law_sees_another_object_that_is_not_understood(monkeypatch):
-    x = jnp.linspace(1.0, 2.0, 3)
-    monkeypatch.setitem(globals(), "RATE", decimal.Decimal(1))
-    ept.check_function(rounded, x, only=("finite",))
-    monkeypatch.setitem(globals(), "RATE", decimal.Decimal("nan"))
-    with pytest.raises(AssertionError, match="finite"):
-        ept.check_function(rounded, x, only=("finite",))
+PAIRS = [
+    (1.0, jnp.nan),
+    (np.ones(()), np.array(np.nan)),
+    (jnp.ones(()), jnp.array(jnp.nan)),
+    (decimal.Decimal(1), decimal.Decimal("nan")),  # it is not understood
+]
 
 
-def test_a_law_sees_another_global(monkeypatch):
+@pytest.mark.parametrize("old, new", PAIRS)
+def test_a_law_sees_another_global(monkeypatch, old, new):
     x = jnp.linspace(1.0, 2.0, 3)
+    monkeypatch.setitem(globals(), "RATE", old)
     ept.check_function(rounded, x, only=("finite",))
-    monkeypatch.setitem(globals(), "RATE", jnp.nan)
+    monkeypatch.setitem(globals(), "RATE", new)
     with pytest.raises(AssertionError, match="finite"):
         ept.check_function(rounded, x, only=("finite",))
 

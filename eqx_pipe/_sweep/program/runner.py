@@ -16,10 +16,13 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
+from ..._errors import message
 from ..._jaxprs import Fingerprint, Split
+from ..._kernel import STOPPED, has_kernels, watched
 from ..._run import (
     CONTROLS,
     Pace,
+    Stopped,
     TooLarge,
     as_nonfinite,
     check_finite,
@@ -104,6 +107,8 @@ class Runner:
         """
         self.layout, self.finite, self.name = layout, finite, traced.name
         self.split, self.pace = split, Pace()
+        # A signal stops a kernel, and with it all batches of a call.
+        self.may_stop = has_kernels(traced.jaxpr)
 
         def lower() -> jax.stages.Lowered:
             selected = points.kernel_args(0, 1, layout)
@@ -160,18 +165,25 @@ class Runner:
     ) -> Exception | None:
         """Return the error of `call` if a point fails in it.
 
-        Raises a `TooLarge` if there is not enough memory.
+        Raises a `TooLarge` if there is not enough memory, and a `Stopped` if a signal
+        stopped a kernel.
         """
-        try:
-            with noting(self.layout.points_at_once):
-                call()
-        except (TooLarge, jax.errors.JaxRuntimeError) as error:
-            self._settle(args, points, first)
-            if isinstance(error, TooLarge):
-                raise
-            return error
-        except Exception as error:
-            return as_nonfinite(error)
+        with watched():
+            try:
+                with noting(self.layout.points_at_once):
+                    call()
+            except Exception as error:
+                stopped = STOPPED in str(error)  # some ways raise it as a `ValueError`
+                if isinstance(error, TooLarge | jax.errors.JaxRuntimeError) or stopped:
+                    self._settle(args, points, first)
+                if stopped:
+                    text = "a signal stopped the kernels of this sweep."
+                    raise Stopped(message("sweep", text, "Call it again.")) from error
+                if isinstance(error, TooLarge):
+                    raise
+                if isinstance(error, jax.errors.JaxRuntimeError):
+                    return error
+                return as_nonfinite(error)
         return None
 
     def _settle(self, args: Arguments, points: Selected, first: int) -> None:

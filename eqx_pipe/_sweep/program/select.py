@@ -70,7 +70,7 @@ class ByTable:
 
     def of(self, index: Int64[np.ndarray, " points"]) -> "ByTable":
         """Return other points of the same space."""
-        return dataclasses.replace(self, index=index)
+        return dataclasses.replace(self, index=index, places=index)
 
     def rows(self, first: int, last: int) -> Int64[np.ndarray, " points"]:
         """Return the rows of the values for the outputs of some points."""

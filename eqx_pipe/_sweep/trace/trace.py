@@ -33,6 +33,7 @@ from ..._jaxprs import (
     split_of,
 )
 from ..._jaxprs import trace as trace_jaxpr
+from ..._kernel import has_kernels
 from ..._keys import rbg_error
 from ..._run import call, fn_name
 from ..._spaces import Geometry, Space
@@ -156,7 +157,7 @@ def trace(
 
     `plain` has a position for each dim, for the values of `Static` axes.
     """
-    at = tabled(geometry)
+    at = geometry.tabled
     arrays, static = eqx.partition((untabled(geometry), space.key), can_be_traced)
     alone: dict[str, Any] = {}
 
@@ -204,6 +205,12 @@ def detached(jaxpr: Any) -> Any:
 
 
 def _with_steps(traced: Traced) -> Traced:
+    if has_kernels(traced.jaxpr):
+        raise value_error(
+            "sweep",
+            "`count_steps` is True, and the steps in kernels are not counted.",
+            "Count the steps of the function itself, without `kernel`.",
+        )
     number, leaf = jax.ShapeDtypeStruct((), jnp.uint32), jtu.tree_structure(0)
     return dataclasses.replace(
         traced,
@@ -272,15 +279,10 @@ def arrays_of(geometry: Geometry, key: Key | None) -> list[Any]:
     return list(filter(can_be_traced, jtu.tree_leaves((untabled(geometry), key))))
 
 
-def tabled(geometry: Geometry) -> list[tuple[int, int, Any]]:
-    """Return the leaf, the dim and the table of each axis whose values are known."""
-    return geometry.tabled
-
-
 def untabled(geometry: Geometry) -> list[Any]:
     """Return the leaves of a space, without the tables that a kernel reads."""
     leaves = list(geometry.leaves)
-    for index, _, _ in tabled(geometry):
+    for index, _, _ in geometry.tabled:
         leaves[index] = leaves[index].at_row(None)
     return leaves
 

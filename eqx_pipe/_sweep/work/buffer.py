@@ -114,9 +114,13 @@ class Buffer:
         """
         ends = bool(self._done.all())
         waits = whole and not ends
-        new = self._done & ~self._handed & (not waits)
-        is_first = not self._handed.any() and (ends or bool(new.any()))
-        self._handed = self._handed | new
+        is_first = not self._handed.any()
+        if is_first and ends:  # the usual case, without masks of all rows
+            new = self._handed = self._done
+        else:
+            new = self._done & ~self._handed & (not waits)
+            is_first = is_first and bool(new.any())
+            self._handed = self._handed | new
         flight = None
         # After `_handed` is set: a flight counts only what is handed over with it, and
         # whoever keeps both writes the rows first.

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Int64
 
 from ..._errors import log_once
-from ..._run import check_finite, clock, save_pause, search
+from ..._run import Stopped, check_finite, clock, save_pause, search
 from ..program.in_steps import BATCH, BUDGET
 from ..program.layout import COUNT, Arguments
 from ..program.runner import Runner, Saved, by_device, fresh_lanes, selecting
@@ -133,7 +133,11 @@ class Begun:
             self.save()
         pace, begun = self._runner.pace, clock()
         budget = pace.steps
-        error = self._enter(budget)
+        try:
+            error = self._enter(budget)
+        except Stopped:  # the call has taken the state
+            self._go_to(self._saved)
+            raise
         if error is not None:
             return error
         taken = clock() - begun

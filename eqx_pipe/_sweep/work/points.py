@@ -5,6 +5,7 @@ static values: the function is traced once for each, and the outputs of all case
 compared before anything is computed.
 """
 
+import contextlib
 import dataclasses
 import functools as ft
 import math
@@ -17,6 +18,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Float, Int64, UInt32
 
+from ..._compiled import bytes_of_program
 from ..._errors import MissingKeyError, log_once, value_error
 from ..._jaxprs import Literals, Split, arguments_of, literals_of, settled
 from ..._run import (
@@ -65,7 +67,7 @@ from ..trace.cases import (
     static_values_of,
 )
 from ..trace.kept import kept
-from ..trace.trace import Traced, abstract, arrays_of, check_concrete, tabled, trace
+from ..trace.trace import Traced, abstract, arrays_of, check_concrete, trace
 from .buffer import Buffer, Rows, clear
 from .flight import Begun, Flight
 from .work import Work
@@ -253,7 +255,7 @@ class Points(Work):
                 layout = runner.layout
                 across = layout.batch_size * len(layout.devices)
                 batches = layout.capacity
-                if runner.split is None and watch.paced:
+                if runner.split is None and (watch.paced or runner.may_stop):
                     batches = min(batches, runner.pace.steps)
                 now = min(count - done, across * batches)
                 if runner.split is not None:
@@ -431,13 +433,9 @@ class Points(Work):
         """Return the largest batch size up to this one whose program fits, or 0."""
 
         def bytes_of(size: int) -> tuple[int, int] | None:
-            try:
-                made = self.with_batch_size(size).program(k, probe=4 * size <= most)
-            except TooLarge:
-                return None
-            memory: Any = made.memory_analysis()
-            fixed = memory.argument_size_in_bytes + memory.output_size_in_bytes
-            return fixed + memory.temp_size_in_bytes, fixed
+            points, probe = self.with_batch_size(size), 4 * size <= most
+            with contextlib.suppress(TooLarge):
+                return bytes_of_program(points.program(k, probe))
 
         most, alive = self.batch_size, self.traced[k].analysis.alive
         return largest_that_fits(bytes_of, most, free, alive, probes)
@@ -450,7 +448,7 @@ class Points(Work):
         constants = self.traced[k].fingerprint.constants
         if layout.literals is not None:
             constants = arguments_of(layout.literals, constants)
-        columns = layout.columns([x for _, _, x in tabled(self.geometry)])
+        columns = layout.columns([x for _, _, x in self.geometry.tabled])
         arrays = self._arrays
         return Arguments(
             arrays, constants, self.key, key_digits=tables, columns=columns
@@ -465,6 +463,11 @@ class Points(Work):
     @ft.cached_property
     def _literals(self) -> list[Literals]:
         return [literals_of(traced.fingerprint) for traced in self.traced]
+
+    @ft.cached_property
+    def _sizes(self) -> tuple[int, ...]:
+        """The numbers in a value of each axis that has a table."""
+        return tuple(math.prod(x.shape[1:]) for _, _, x in self.geometry.tabled)
 
     @ft.cached_property
     def _arrays(self) -> list[Any]:
@@ -482,27 +485,25 @@ class Points(Work):
         options["key_digits"] = bool(self.key_digits)
         if self.literal:
             options["literals"] = self._literals[k]
-        tables = tabled(geometry)
-        options["row_dims"] = tuple(dim for _, dim, _ in tables)
-        sizes = [math.prod(table.shape[1:]) for _, _, table in tables]
-        options["row_sizes"] = tuple(sizes)
+        options["row_dims"] = tuple(dim for _, dim, _ in geometry.tabled)
+        options["row_sizes"] = self._sizes
         return Layout(*grid, devices=self.devices, **options)
 
     def _layout(self, k: int, batch_size: int, listed: bool) -> Layout:
         case, traced = self.cases[k], self.traced[k]
         # A listed point needs memory for its row in the table.
-        sizes = [math.prod(x.shape[1:]) for _, _, x in self.geometry.tabled]
-        width = len(self.geometry.lengths) + 2 + sum(n for n in sizes if n <= NARROW)
-        row = jax.ShapeDtypeStruct((width,), jnp.uint32)
+        width = len(self.geometry.lengths) + sum(n for n in self._sizes if n <= NARROW)
+        row = jax.ShapeDtypeStruct((width + 2,), jnp.uint32)
         held = [*traced.outputs, *([row] if listed else [])]
         batch_size, num_devices = min(batch_size, case.size), len(self.devices)
         most = min(case.size, self.most)
+        found = traced.analysis
         return self.layout(
             k,
             batch_size=batch_size,
             capacity=chunk_capacity(most, batch_size, num_devices, held),
             listed=listed,
-            dealt=listed or traced.analysis.waits or traced.analysis.refilled,
+            dealt=listed or found.waits or found.refilled or found.kernels,
             unsplit=all_busy(self.devices, -(-most // batch_size)),
         )
 

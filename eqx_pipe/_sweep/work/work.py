@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from ..._errors import value_error
-from ..._run import Watch
+from ..._run import Stopped, Watch
 from ..._spaces import Space
 from ..._types import Key, PyTree
 from ..program.layout import CHUNK_BYTES, nbytes
@@ -60,10 +60,14 @@ class Work(abc.ABC):
         """
         watch.restart()
         buffer = Buffer(asked, self.empty(len(asked.numbers)), resumed)
-        for points, failed in self._calls(buffer, watch):
-            if watch.after(points, failed):
-                with watch.saving():
-                    yield from buffer.part(watch.whole)
+        try:
+            for points, failed in self._calls(buffer, watch):
+                if watch.after(points, failed):
+                    with watch.saving():
+                        yield from buffer.part(watch.whole)
+        except Stopped:
+            if not watch.stopping():  # another sweep was to be stopped
+                raise
         yield from buffer.part(watch.whole)
 
     @abc.abstractmethod

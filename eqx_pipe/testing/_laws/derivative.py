@@ -8,6 +8,7 @@ square root. Elements are compared one by one: an infinite output hides no other
 """
 
 import contextlib
+import functools as ft
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
@@ -120,11 +121,9 @@ class _Derivatives:
 
     def __init__(self, programs: Programs, leaves: list[Any], eps: float):
         self.programs, self.leaves, self.eps = programs, leaves, eps
-        self.tangents = [
-            direction(i, leaves[i], scaled_by=as_numpy(leaves[i]))
-            for i in programs.moving
-        ]
-        n = len(programs.moving)
+        moving = programs.moving
+        self.tangents = [direction(i, leaves[i], as_numpy(leaves[i])) for i in moving]
+        n = len(moving)
         # Each input is moved separately, or all together if there are many.
         self.moved = [[k] for k in range(n)] if n <= _MOST_SINGLE else [list(range(n))]
         # Finite differences lose half of the digits.
@@ -208,10 +207,7 @@ class _Derivatives:
         sizes = [np.abs(v)[np.isfinite(v)].max(initial=0.0) for v in self.plain]
         sizes = sizes if self.programs.iterates else [0.0] * len(sizes)
         for inside, row in zip(self.moved, slopes, strict=True):
-            both, why = attempt(
-                "forward mode",
-                lambda k=inside: self.programs.forward(self.leaves, self._along(k)),
-            )
+            both, why = self._tangents_along(self._along(inside))
             if both is None:
                 return None, why
             value, tangents = both
@@ -223,6 +219,11 @@ class _Derivatives:
             self._same_value(value, "forward mode")
             compared.append(self._exact(tangents))
         return compared, ""
+
+    def _tangents_along(self, tangents: list[Numbers]) -> tuple[Any, str]:
+        """Return values and tangents by forward mode, or `None` and the reason."""
+        run = ft.partial(self.programs.forward, self.leaves, tangents)
+        return attempt("forward mode", run)
 
     def _exact(self, tangents: list[Numbers]) -> list[Slope]:
         """Return tangents as slopes without doubt but for the rounding of the values.
@@ -307,9 +308,7 @@ class _Derivatives:
 
     def _again(self, tangents: list[Numbers]) -> list[Slope]:
         """Return the slopes along other tangents, by forward mode if there is one."""
-        both, _ = attempt(
-            "forward mode", lambda: self.programs.forward(self.leaves, tangents)
-        )
+        both, _ = self._tangents_along(tangents)
         if both is None:
             return self.slopes(self.smooth_value, tangents)
         return self._exact(both[1])
@@ -382,10 +381,8 @@ class _Derivatives:
             agree({name: part and part[0]}, {name: whole[name]}, labels, tolerance)
         if len(weights) < 2:
             return
-        parts = [
-            self.programs.partial(self.leaves, weights, i, "output")
-            for i in range(len(weights))
-        ]
+        of_one = ft.partial(self.programs.partial, self.leaves, weights, of="output")
+        parts = [of_one(i) for i in range(len(weights))]
         total = [sum(grads) for grads in zip(*parts, strict=True)]
         labels = ("summed over gradients of single outputs", "of all outputs together")
         agree(dict(zip(names, total, strict=True)), whole, labels, tolerance)

@@ -196,11 +196,8 @@ def _compiled_again(trial: Trial) -> str | None:
         return None
     if any(name.startswith("jax.config") for name in trial.changed()):
         raise Undecided("a call changes `jax.config`, which is part of each program")
-    jitted = [
-        eqn
-        for eqn in trial.programs.equations
-        if eqn.primitive.name == "jit" and f"jit({eqn.params['name']})" in compiled
-    ]
+    jits = [e for e in trial.programs.equations if e.primitive.name == "jit"]
+    jitted = [e for e in jits if f"jit({e.params['name']})" in compiled]
     line = next(filter(None, (user_line(lines_of(eqn)) for eqn in jitted)), "")
     if jitted and all(is_installed(_file_of(eqn)) for eqn in jitted):
         return (
@@ -400,10 +397,8 @@ def _like_a_loop(
 @law("devices", "rows split over several devices give the same as on one device.")
 def devices_law(trial: Trial) -> str | None:
     programs, leaves = trial.programs, trial.leaves
-    is_split = [
-        name.removeprefix("args.").partition(".")[0] in trial.rows
-        for name in programs.names
-    ]
+    arguments = [n.removeprefix("args.").partition(".")[0] for n in programs.names]
+    is_split = [name in trial.rows for name in arguments]
     sizes = {v.shape[0] for v, split in zip(leaves, is_split, strict=True) if split}
     counts = [n for n in (4, 3, 2) if n <= jax.device_count()]
     counts = [n for n in counts if all(size % n == 0 for size in sizes)]
@@ -431,11 +426,8 @@ def devices_law(trial: Trial) -> str | None:
         mesh = Mesh(np.array(jax.devices()[:count]), ("rows",))
         split = ft.partial(jax.shard_map, mesh=mesh)
         outside = split(run, in_specs=(specs,), out_specs=rows)
-        inside = split(
-            ft.partial(gradient, run),
-            in_specs=(specs, rows),
-            out_specs=[specs[i] for i in programs.moving],
-        )
+        alone, moving = ft.partial(gradient, run), [specs[i] for i in programs.moving]
+        inside = split(alone, in_specs=(specs, rows), out_specs=moving)
         parts: dict[str, Any] = {"the values": (outside, value)}
         if grads is not None:
             around = ft.partial(gradient, outside)
@@ -799,11 +791,8 @@ def index_law(trial: Trial) -> str | None:
     # JAX's message has the shape of the array, but not the operation.
     shape = re.search(r"shape (\(.*?\))", text)
     shapes = [str(getattr(eqn.invars[0].aval, "shape", "")) for eqn in indexed]
-    suspects = [
-        is_meant
-        for is_meant, other in zip(meant, shapes, strict=True)
-        if shape is None or shape[1] == other
-    ]
+    pairs = zip(meant, shapes, strict=True)
+    suspects = [m for m, other in pairs if shape is None or shape[1] == other]
     if suspects and all(suspects):
         return f"an index is out of bounds, by a `mode` that was chosen: {text}"
     raise Broken(f"{text}; clip it, or name a `mode` if this is meant")

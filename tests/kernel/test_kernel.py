@@ -1,0 +1,109 @@
+"""A kernel has the values of its function, under `vmap` and in sweeps."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from jax import lax
+
+import eqx_pipe as ep
+
+pytest.importorskip("llvmlite")
+
+
+def collatz(n):
+    """Count steps; each point takes another number of them."""
+    step = lambda n: jnp.where(n % 2 == 0, n // 2, 3 * n + 1)  # noqa: E731
+    return lax.while_loop(lambda c: c[0] > 1, lambda c: (step(c[0]), c[1] + 1), (n, 0))[
+        1
+    ]
+
+
+def lorenz(rate):
+    """Twenty steps by Euler, of a stacked carry."""
+
+    def step(_, y):
+        slope = jnp.stack(
+            [10 * (y[1] - y[0]), y[0] * (rate - y[2]) - y[1], y[0] * y[1] - 2.5 * y[2]]
+        )
+        return y + 0.01 * slope
+
+    return lax.fori_loop(0, 20, step, jnp.array([1.0, 0.0, 0.0]))
+
+
+@pytest.mark.parametrize("size", [1, 7, 31, 32, 33, 100])
+def test_any_number_of_points(size):
+    n = jnp.arange(1, size + 1)
+    got = jax.jit(jax.vmap(ep.kernel(collatz)))(n)
+    np.testing.assert_array_equal(got, jax.vmap(collatz)(n))
+
+
+def test_arrays_of_small_size():
+    rate = jnp.linspace(1, 20, 50)
+    got = jax.vmap(ep.kernel(lorenz))(rate)
+    np.testing.assert_allclose(got, jax.vmap(lorenz)(rate), rtol=1e-5)
+
+
+def test_in_a_sweep():
+    space = {"n": ep.Values(range(1, 41)), "k": ep.Values([1, 2, 3])}
+    fn = lambda p: {"steps": collatz(p["n"] * p["k"]), "n": p["n"]}  # noqa: E731
+    got = ep.sweep(ep.kernel(fn), space)
+    want = ep.sweep(fn, space)
+    np.testing.assert_array_equal(got.values["steps"], want.values["steps"])
+    np.testing.assert_array_equal(got.values["n"], want.values["n"])
+
+
+def test_random_bits_are_those_of_jax():
+    def fn(key):
+        def step(i, total):
+            return total ^ jr.bits(jr.fold_in(key, i), (3,))
+
+        return lax.fori_loop(0, 4, step, jnp.zeros(3, jnp.uint32)), jr.split(key)[1]
+
+    keys = jr.split(jr.key(1), 50)
+    got, new = jax.vmap(ep.kernel(fn))(keys)
+    want, split = jax.vmap(fn)(keys)
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(jr.key_data(new), jr.key_data(split))
+
+
+def test_outside_of_vmap_it_is_the_function():
+    assert ep.kernel(collatz)(27) == 111
+
+
+def test_refuses_with_the_line():
+    def fn(x):
+        return jnp.linalg.eigvalsh(x * jnp.ones((2, 2)))
+
+    with pytest.raises(ValueError, match=r"`eigh`.* \(line \d+ of .*test_kernel.py\)"):
+        jax.vmap(ep.kernel(fn))(jnp.ones(3))
+
+
+def test_refuses_what_does_not_fit_on_the_stack():
+    def fn(x):
+        rows = [x * jnp.arange(250.0) for _ in range(9)]
+        return lax.scan(lambda c, r: (c + sum(r), None), x, rows)[0]
+
+    with pytest.raises(
+        ValueError, match="scans in `fn` take more than .* shorter scans"
+    ):
+        jax.vmap(ep.kernel(fn))(jnp.ones(3))
+
+
+def test_refuses_a_long_program():
+    def fn(x):
+        def step(_, y):
+            for _ in range(60):
+                y = y @ jnp.ones((15, 15)) * 0.1
+            return y
+
+        return lax.fori_loop(0, 3, step, x * jnp.ones(15))
+
+    with pytest.raises(ValueError, match="takes too long. .*Use smaller arrays"):
+        jax.vmap(ep.kernel(fn))(jnp.ones(3))
+
+
+def test_refuses_what_xla_does_better():
+    with pytest.raises(ValueError, match=r"shape \(300,\), and .* at most 250"):
+        jax.vmap(ep.kernel(lambda x: x * jnp.ones(300)))(jnp.ones(3))
