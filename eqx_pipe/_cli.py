@@ -1,4 +1,4 @@
-"""The command `eqx-pipe`: `status`, `verify`, `repair` and `show`."""
+"""The command `eqx-pipe`: `status`, `verify`, `repair`, `show` and `tensorboard`."""
 
 import argparse
 import collections
@@ -14,7 +14,7 @@ import numpy as np
 
 from ._errors import SweepError
 from ._search import rounds_in
-from ._show import Page, server_of
+from ._show import Page, export, server_of
 from ._store import (
     FAILED,
     MISSING,
@@ -49,10 +49,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         command.set_defaults(run=run)
         if run is _show:
             command.add_argument("after", nargs="?", help="a second one, to compare")
-            command.add_argument("--by", default="", help="the metric that is compared")
-            command.add_argument("--mode", default="", choices=["min", "max"])
             command.add_argument("--port", type=int, default=0, help="else a free one")
             command.add_argument("--out", metavar="FILE", help="write the page instead")
+        if run is _tensorboard:
+            command.add_argument("folder", help="where to write, a folder for each run")
+            few = command.add_mutually_exclusive_group()
+            few.add_argument("--top", type=int, default=5, help="how many of the best")
+            few.add_argument("--all", action="store_true", help="all, not the best")
+        if run in (_show, _tensorboard):
+            command.add_argument("--by", default="", help="the metric that is compared")
+            command.add_argument("--mode", default="", choices=["min", "max"])
     options = parser.parse_args(argv)
     try:
         text, code = options.run(options)
@@ -221,6 +227,11 @@ def _show(options: argparse.Namespace) -> tuple[str, int]:
     return "", 0
 
 
+def _tensorboard(options: argparse.Namespace) -> tuple[str, int]:
+    top = None if options.all else options.top
+    return export(options.store, options.folder, top, options.by, options.mode), 0
+
+
 def _named(first: int, stop: int) -> str:
     return f"{first}" if stop == first + 1 else f"{first} to {stop - 1}"
 
@@ -244,5 +255,9 @@ _COMMANDS: dict[str, tuple[_Command, str]] = {
     "show": (
         _show,
         "Serve a page over a store, also while it is filled, or over two; or write it.",
+    ),
+    "tensorboard": (
+        _tensorboard,
+        "Write curves as TensorBoard's event files: bands, and those of the best.",
     ),
 }

@@ -479,8 +479,18 @@ class Lanes:
                 carries[k] = values[self.rows]
         return carries
 
-    def check_fits(self, carry: PyTree, row: Any, first: Values) -> None:
-        """Raise unless a carry is one of this training."""
+    def begun(self, begin: Callable[[PyTree], PyTree], columns: Columns) -> Carries:
+        """Return the carries that `begin` returns at each point."""
+        made = []
+        for i in self.rows:
+            first = values_at(columns, i)
+            carry = _called("begin", begin, self.point(first.values()))
+            made.append(self.fitting(carry, i, first))
+        firsts = self.rows.astype(np.int32), *(x[self.rows] for x in columns.values())
+        return [*firsts, *map(np.stack, zip(*made, strict=True))]
+
+    def fitting(self, carry: PyTree, row: Any, first: Values) -> list[np.ndarray]:
+        """Return the leaves of a carry; raise unless it is one of this training."""
         arrays, rest = _parted(carry, "begin")
         like, made = self._first(row, first)
         # Functions in static data are made anew, so it is compared as far as it can be.
@@ -492,6 +502,7 @@ class Lanes:
             for x in (rest, made)
         )
         _check_rest(_OF_BEGIN, a, b, cure)
+        return [*map(np.asarray, _raw(arrays))]
 
 
 def values_at(columns: Columns, i: Any) -> dict[str, Array]:

@@ -4,8 +4,8 @@ import contextlib
 import dataclasses
 import functools as ft
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -206,6 +206,10 @@ class TrainResult:
         return f"TrainResult({text}{names})"
 
 
+Begin: TypeAlias = TrainResult | Callable[[PyTree], PyTree] | None
+"""The carries that trainings begin from: those of a result, or of a function."""
+
+
 def columns_of(space: Space) -> dict[str, np.ndarray]:
     """Return the values of the axes at all points by path, without `Static` axes."""
     static = {name for name, axis in space.geometry.axes.items() if axis.is_static}
@@ -238,7 +242,7 @@ class State:
         self.carries: list[Carries] = [[] for _ in groups]
         self.errors, self.curves = dict[int, str](), dict[str, Curve]()
 
-    def begin(self, records: Steps, ends: Steps, begin: TrainResult | None) -> None:
+    def begin(self, records: Steps, ends: Steps, begin: Begin) -> None:
         """Make the curves, for the steps with a record and the ends of intervals.
 
         Those that a result to `begin` from has are continued.
@@ -284,20 +288,22 @@ class State:
             elif name in made:  # until now nothing was decided
                 new.values[:, : new.until(self.step)] = made[name][:, None]
 
-    def _warm(self, begin: TrainResult | None) -> Mapping[str, Curve]:
-        """Begin from the carries of a result, and return its curves."""
+    def _warm(self, begin: Begin) -> Mapping[str, Curve]:
+        """Begin from the carries that are given, and return the curves until there."""
         self.begun = begin is not None
-        if begin is None:
+        if not isinstance(begin, TrainResult):
+            if begin is not None:
+                self.carries = [x.begun(begin, self.columns) for x in self.groups]
             return {}
         begin.carry(0)  # raises if it was loaded
         if text_of(begin.space) != text_of(self.request.space):
-            cure = "Give that space, or return the carries from `init`."
+            cure = "Give that space, or a function: `lambda point: result.carry(3)`."
             raise value_error("train", "`begin` is a result of another space.", cure)
         pairs = zip(self.groups, begin._groups, strict=True)
         for lanes, (_, carries) in pairs:
             origin, *made = map(np.asarray, carries[: 1 + len(self.columns)])
             first = values_at(dict(zip(self.columns, made, strict=True)), 0)
-            lanes.check_fits(begin.carry(int(lanes.rows[0])), origin[0], first)
+            lanes.fitting(begin.carry(int(lanes.rows[0])), origin[0], first)
         self.carries = [carries for _, carries in begin._groups]
         self.step, self.columns = begin.step, begin._columns
         self.active, self.trained = begin.active.copy(), begin.trained.copy()

@@ -20,7 +20,7 @@ from .._run import CTRL_C, ENDING, Interrupt, Pace, Watch, no_mesh
 from .._spaces import SpaceLike
 from .._store import StoreLike
 from .._sweep import Resume, as_texts, cases_of, check_agree, rows_of
-from .._types import Key
+from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
 from .lanes import FUNCTIONS, Lanes, Together, Training
 from .plan import request_for
@@ -41,7 +41,7 @@ def train(
     every: SupportsIndex | Sequence[SupportsIndex] | None = None,
     log_every: SupportsIndex | None = None,
     key: Key | None = None,
-    begin: TrainResult | None = None,
+    begin: TrainResult | Callable[[PyTree], PyTree] | None = None,
     scheduler: Callable[[Population, Key | None], Population] | None = None,
     callback: Callable[[TrainResult], Any] | None = None,
     output_coords: OutputCoords | None = None,
@@ -68,9 +68,11 @@ def train(
       multiple, too. By default there is one record for each end of `every`, so without
       `every` one at the end: more would change with `steps`. (Keyword only.)
     - `key`: for a training that draws: a PRNG key; see `Training`. (Keyword only.)
-    - `begin`: for a second stage: a `TrainResult` of the same space, whose trainings
-      continue with their numbers of steps, which `steps` includes, and their curves.
-      (To begin from other weights, return them from `init`.) (Keyword only.)
+    - `begin`: for a second stage, or weights trained before: a `TrainResult` of the
+      same space, whose trainings continue with their numbers of steps, which `steps`
+      includes, and their curves; or a function `begin(point)` that returns the carry to
+      begin from, such as `result.carry(3)`. It needs the structure and the static parts
+      of a carry of `init`. (Keyword only.)
     - `scheduler`: to stop bad trainings, change their points, or continue them from the
       carries of others: a pure function `scheduler(population, key)` that returns
       `population.next(...)`, such as `search.Halving` and `search.PBT`. It runs between
@@ -141,10 +143,11 @@ def train(
         wrong = "`scheduler` runs between intervals of `every`, which is None."
         raise value_error("train", wrong, "Give the steps of an interval as `every`.")
     start = 0
-    if begin is not None:
-        cure = "Give a `TrainResult`; `init` may return any other carry to begin from."
-        check_is("train", "begin", begin, TrainResult, cure)
+    if isinstance(begin, TrainResult):
         start = begin.step
+    elif begin is not None:
+        cure = "Give a `TrainResult`, or a function `begin(point)`."
+        check_callable("train", "begin", begin, cure)
     ends, records, each, texts = _intervals(steps, every, log_every, start)
     goal = {x: getattr(scheduler, x, None) for x in ("by", "mode")}
     goal = {x: text for x, text in goal.items() if isinstance(text, str)}

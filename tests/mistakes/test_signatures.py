@@ -89,7 +89,7 @@ CURES = {
     "Give a function, `": "scheduler train.callback",
     "Give a function: `": "Training.init Training.step evaluate",
     "Give a list of paths of axes": "vary",
-    "Give a `TrainResult`; `init` may return": "begin",
+    "Give a `TrainResult`, or a function": "begin",
     r'Give `{"momentum": \(low, high': "bounds",
     "Give a number above 0, at most 0.5": "fraction",
     "Give numbers to multiply by": "factors",

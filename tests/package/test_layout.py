@@ -17,10 +17,10 @@ PRIVATE = re.compile(r"^\s*from (eqx_pipe(?:\.testing)?\._\w+)", re.MULTILINE)
 # there; `kernel/test_values` reads the code of kernels; `conftest` forgets programs.
 KNOWN = set(
     "conftest clients/test_jaxprs data/test_shuffle kernel/test_values "
-    "store/test_cloud sweep/test_batch_size sweep/test_compiled sweep/test_memory "
-    "support/attack support/bucket support/helpers support/long_points "
-    "support/simulate support/small_store support/stores support/trainings "
-    "support/ways".split()
+    "show/test_events store/test_cloud sweep/test_batch_size sweep/test_compiled "
+    "sweep/test_memory support/attack support/bucket support/helpers "
+    "support/long_points support/simulate support/small_store support/stores "
+    "support/trainings support/ways".split()
 )
 IMPORT = re.compile(r"^\s*(?:from|import)\s.*?\b(test_\w+)", re.MULTILINE)
 

@@ -90,18 +90,23 @@ def test_a_second_stage_continues_the_curves_that_both_have(half):
         run(30, moved, begin=half)
 
 
-def test_init_may_return_carries_of_a_result(half):
-    def one(p):
-        return half.carry(2 if p["kind"] == "a" else 3)
+def test_a_function_gives_carries(half):
+    result = run(
+        10, begin=lambda p: half.carry(2 if p["kind"] == "a" else 3), every=None
+    )
+    again = run(10, begin=lambda p: {"x": half.carry(2)["x"], "key": KEY}, every=None)
+    assert result.curves.values["i"][0].tolist() == [4, 9]
+    assert result.carry(0)["x"] == again.carry(0)["x"]
+    assert result.carry(1)["x"] != again.carry(1)["x"]
+    assert result.carry(1)["key"] != again.carry(1)["key"]
 
-    def of(p):
-        several = [half.carry(i) for i in (2, 3)]
-        return jax.tree.map(lambda *x: jnp.stack(x)[p["from"]], *several)
 
-    keep = lambda p, c: (c, {"x": c["x"]})  # noqa: E731
-    first = run(10, ep.Training(one, keep))
-    second = run(10, ep.Training(of, keep), {"from": ep.Values([1, 0])})
-    for i, at, result in ((0, 2, first), (1, 3, first), (0, 3, second), (1, 2, second)):
+def test_each_point_chooses_its_carry(half):
+    """Points of another space, whose values are concrete where a carry is chosen."""
+    keep = ep.Training(init, lambda p, c: (c, {"x": c["x"]}))
+    space = {"from": ep.Values([3, 2])}
+    result = run(10, keep, space, begin=lambda p: half.carry(int(p["from"])))
+    for i, at in enumerate([3, 2]):
         assert result.curves.values["x"][i, 0] == half.carry(at)["x"]
         assert result.carry(i)["key"] == half.carry(at)["key"]
 
@@ -116,6 +121,11 @@ def test_a_store_recognises_the_carries_to_begin_from(tmp_path, half, whole):
         run(40, **{**given, "begin": run(20, key=jr.key(4))})
     with pytest.raises(ep.StructureError, match="`begin`: carries at .*, now None"):
         run(40, **{**given, "begin": None})
+    given = {"begin": lambda p: half.carry(2), "store": tmp_path / "others"}
+    run(10, **given)
+    assert_equal(run(20, **given), run(20, begin=given["begin"]))
+    with pytest.raises(ep.StructureError, match="`begin`: carries at step 0"):
+        run(20, **{**given, "begin": lambda p: half.carry(3)})
     with pytest.raises(TypeError, match="Call `train` again"):
         run(50, begin=ep.TrainResult.load(tmp_path / "runs"))
 
@@ -126,6 +136,7 @@ def test_carries_that_do_not_fit_are_refused(half):
         "`steps` is 20, and `begin` has 20": {"steps": 20, "begin": half},
         "of another space": {"space": {"rate": ep.Values([0.1])}, "begin": half},
         r"`.key` is only in the first": {"begin": half, "training": other},
+        r"`.key` is only in the second": {"begin": lambda p: {"x": p["rate"]}},
     }
     for text, given in wrong.items():
         with pytest.raises(ValueError, match=text):
@@ -200,8 +211,9 @@ def test_static_parts_of_carries_to_begin_from_are_compared():
 
     first = stage(jax.nn.relu, steps=2)
     assert stage(jax.nn.relu, steps=4, begin=first).step == 4
-    with pytest.raises(ep.StructureError, match=r"`.act`: the function `relu` #"):
-        stage(jax.nn.gelu, steps=4, begin=first)
+    for begin in (first, lambda p: first.carry(1)):
+        with pytest.raises(ep.StructureError, match=r"`.act`: the function `relu` #"):
+            stage(jax.nn.gelu, steps=4, begin=begin)
 
 
 LARGE = {"python": 2**40, "numpy": np.int64(2**40), "array": np.array([2**33])}
