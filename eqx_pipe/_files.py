@@ -1,5 +1,7 @@
-"""Paths from users, checked before anything is written."""
+"""Paths from users, checked before anything is written, and the size of the memory."""
 
+import contextlib
+import math
 import os
 from pathlib import Path
 
@@ -31,3 +33,22 @@ def as_path(function: str, path: object, argument: str = "path") -> Path:
         wrong += f"exist ({error})."
         cure = "Give an absolute path, or change to a folder that exists."
         raise FileNotFoundError(message(function, wrong, cure)) from error
+
+
+# The limits of a container, for both versions of Linux's control groups. A file with
+# "max" sets no limit.
+_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+
+def memory_bytes() -> float:
+    """Return the bytes of memory available to this process; infinity if unknown."""
+    available = math.inf
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # Windows
+        available = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for limit in _LIMITS:
+        with contextlib.suppress(OSError, ValueError):
+            available = min(available, float(limit.read_text()))
+    return available

@@ -1,4 +1,7 @@
-"""Parts, stages and leaves of a pipeline by path, patterns of paths, and `replace`."""
+"""Parts, stages and leaves of a pipeline by path, patterns of paths, and `replace`.
+
+`locate` (`_errors.py`) adds the path of a stage to an error.
+"""
 
 import functools as ft
 import itertools as it

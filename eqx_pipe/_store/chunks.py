@@ -7,6 +7,8 @@ of positions on one dim, and all positions on the dims after it.
 A gap is a half-open range of points with one status, missing or failed: its first
 point, its end and the status. Gaps are in order and do not overlap; they need little
 memory if there are few.
+
+How a chunk is written is in `store.py` (`Store.commit`), by the rules of `fill.py`.
 """
 
 import dataclasses

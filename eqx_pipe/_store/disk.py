@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from .._errors import SweepError, message, optional
+from .._files import memory_bytes
 
 try:
     import fcntl
@@ -376,10 +377,8 @@ def disk_errors(path: str, what: str, function: str = "sweep") -> Iterator[None]
 
 @ft.cache
 def most_bytes() -> float:
-    """Return the maximum bytes to read at once: a quarter of the machine's memory."""
-    with contextlib.suppress(AttributeError, ValueError, OSError):  # Windows
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 4
-    return math.inf
+    """Return the maximum bytes to read at once: a quarter of the memory."""
+    return memory_bytes() / 4
 
 
 def check_zarr(function: str) -> None:

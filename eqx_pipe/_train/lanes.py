@@ -320,7 +320,7 @@ class Lanes:
     def _program(
         self, lane: Callable[..., Any], per_lane: list[Any], shared: list[Any]
     ) -> _Program:
-        """Return the program of all lanes; they have their `own` arguments."""
+        """Return the program of all lanes; `per_lane` are the arguments of each."""
         jaxpr = trace(lane, *per_lane, *shared)
         fingerprint = fingerprint_of(jaxpr)
         # Arrays that the functions close over are passed in, since compiling constants
@@ -468,7 +468,7 @@ class Lanes:
     ) -> Carries:
         """Return carries of which each is that of a parent, an index in the space.
 
-        For the axes that are `given` anew, static parts get the new values, too.
+        For the axes that are `renewed`, static parts get the new values, too.
         """
         source = np.searchsorted(self.rows, parents[self.rows])
         if (source != np.arange(len(source))).any():

@@ -109,9 +109,8 @@ class Analysis:
     same time; `carried` is the size of the largest carry of a loop. `loops` is true if
     there is a loop, `refilled` if a loop is refilled, `kernels` if it has kernels, and
     `waits` if the end of a loop depends on the point, so that a batch waits for its
-    slowest lane. `linalg_limit` is
-    the maximum number of points for which no linear algebra is split over threads
-    (`cpu.py`), or `None` without such a limit.
+    slowest lane. `linalg_limit` is the maximum number of points for which no linear
+    algebra is split over threads (`devices.py`), or `None` without such a limit.
     """
 
     largest: int = 1

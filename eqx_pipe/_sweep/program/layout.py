@@ -3,6 +3,9 @@
 If some points may take longer than others, points are dealt to the devices in turn: if
 the cost rises or falls along the points, no device gets the expensive half. Otherwise a
 device has consecutive points, whose outputs are copied in one piece.
+
+The last dim of a grid changes fastest along the lanes (`digits_of` in
+`_spaces/space.py`), as in NumPy.
 """
 
 import dataclasses

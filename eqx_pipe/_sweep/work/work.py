@@ -5,17 +5,15 @@ Sinks keep rows and workers return them, and neither depends on the kind of work
 """
 
 import abc
-import contextlib
 import math
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
 from ..._errors import value_error
+from ..._files import memory_bytes
 from ..._run import Stopped, Watch
 from ..._spaces import Space
 from ..._types import Key, PyTree
@@ -93,7 +91,7 @@ class Work(abc.ABC):
         # Operating systems overcommit memory, and kill the process that uses too much.
         # Its limit is read from files, which would be a tenth of a small sweep.
         needed = size * self.row_bytes
-        memory = _memory() if needed > CHUNK_BYTES else math.inf
+        memory = memory_bytes() if needed > CHUNK_BYTES else math.inf
         try:
             if needed > memory:
                 raise MemoryError
@@ -126,22 +124,3 @@ class Work(abc.ABC):
     @abc.abstractmethod
     def with_most(self, most: int) -> "Work":
         """Return the same work for calls of at most `most` rows."""
-
-
-# The limits of a container, for both versions of Linux's control groups. A file with
-# "max" sets no limit.
-_LIMITS = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
-
-
-def _memory() -> float:
-    """Return the bytes of memory available to this process; infinity if unknown."""
-    available = math.inf
-    with contextlib.suppress(AttributeError, ValueError, OSError):  # Windows
-        available = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    for limit in _LIMITS:
-        with contextlib.suppress(OSError, ValueError):
-            available = min(available, float(limit.read_text()))
-    return available
