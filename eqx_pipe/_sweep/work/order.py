@@ -58,7 +58,7 @@ def lines(lengths: Sequence[int]) -> Int64[np.ndarray, "dims lines _points"]:
         extent = min(length, _EXTENT)
         first = np.minimum(middle[:, dim, None], length - extent)
         at[dim, ..., dim] = first + np.arange(_POINTS) * extent // _POINTS
-    return np.ravel_multi_index(tuple(np.moveaxis(at, -1, 0)), lengths)
+    return np.asarray(np.ravel_multi_index(tuple(np.moveaxis(at, -1, 0)), lengths))
 
 
 def order_of(

@@ -196,7 +196,9 @@ class Points(Work):
 
     def _calls(self, buffer: Buffer, watch: Watch) -> Iterator[tuple[int, int]]:
         index, costs = buffer.index, buffer.asked.costs
-        order = self._order(watch)
+        order = buffer.order = self._order(watch)
+        if buffer.resumed is not None and buffer.resumed.entries["order"] != order:
+            buffer.resumed = None
         if isinstance(index, range) and not self._listed and order is None:
             points = ByOffset(self.geometry.start + index.start)
             yield from self._in_batches((0, 0), points, len(index), buffer, watch)
