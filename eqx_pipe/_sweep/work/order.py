@@ -34,16 +34,11 @@ point.
 
 def may_wait(traced: Traced, lengths: Sequence[int]) -> bool:
     """Return whether lanes may wait on a grid for longer than it takes to count."""
-    size = math.prod(lengths)
-    return (
-        traced.analysis.waits
-        and not traced.has_effects
-        and sum(n > 1 for n in lengths) > 1
-        and any(
-            size >= points and size * work(traced.jaxpr) >= operations
-            for points, operations in _COUNTED
-        )
-    )
+    size, is_grid = math.prod(lengths), sum(n > 1 for n in lengths) > 1
+    if not (is_grid and traced.analysis.waits) or traced.has_effects:
+        return False
+    enough = (size >= n and size * work(traced.jaxpr) >= w for n, w in _COUNTED)
+    return any(enough)
 
 
 def lines(lengths: Sequence[int]) -> Int64[np.ndarray, "dims lines _points"]:
@@ -52,8 +47,7 @@ def lines(lengths: Sequence[int]) -> Int64[np.ndarray, "dims lines _points"]:
     # Odd multiples permute the lines, so that those of two dims do not rise together.
     part = 2 * (number * (2 * dims + 1) % _LINES) + 1
     middle = part * np.array(lengths, np.int64) // (2 * _LINES)
-    at = np.broadcast_to(middle[:, None], (len(lengths), _LINES, _POINTS, len(lengths)))
-    at = at.copy()
+    at = np.tile(middle[:, None], (len(lengths), 1, _POINTS, 1))
     for dim, length in enumerate(lengths):
         extent = min(length, _EXTENT)
         first = np.minimum(middle[:, dim, None], length - extent)
@@ -72,12 +66,9 @@ def order_of(
     lanes = steps + 1.0
     waits = lanes.max(axis=2).sum(axis=1) / lanes.mean(axis=2).sum(axis=1)
     dims = [dim for dim, length in enumerate(lengths) if length > 1]
-    is_worth = any(
-        slow < fast and _WORTH * waits[slow] < waits[fast]
-        for fast in dims
-        if math.prod(lengths[fast + 1 :]) < _EXTENT
-        for slow in dims
-    )
+    within = [dim for dim in dims if math.prod(lengths[dim + 1 :]) < _EXTENT]
+    pairs = [(slow, fast) for fast in within for slow in dims if slow < fast]
+    is_worth = any(_WORTH * waits[slow] < waits[fast] for slow, fast in pairs)
     return np.argsort(-waits, kind="stable").tolist() if is_worth else None
 
 
@@ -86,6 +77,5 @@ def ranks(
 ) -> Float[np.ndarray, " points"]:
     """Return numbers that rise along some points of a grid whose dims are in order."""
     digits = np.unravel_index(index, lengths)
-    grid = [lengths[dim] for dim in order]
-    turned = np.ravel_multi_index([digits[dim] for dim in order], grid)
-    return turned.astype(np.float64)
+    turned = [digits[dim] for dim in order], [lengths[dim] for dim in order]
+    return np.ravel_multi_index(*turned).astype(np.float64)

@@ -213,34 +213,24 @@ class Points(Work):
     def _order(self, watch: Watch) -> list[int] | None:
         """Return the dims of the grid, the fastest last, or `None` as written."""
         first, grid = self.traced[0], self.geometry.lengths
-        may = (
-            self.turns
-            and self.batch_size > 1
-            and not (self._listed or self.geometry.is_part)
-        )
-        if not may or not may_wait(first, grid):
+        is_part = self._listed or self.geometry.is_part
+        if is_part or not self.turns or self.batch_size == 1:
             return None
-        if "order" not in self.placed:
+        if "order" not in self.placed and may_wait(first, grid):
             watch.compile()
-            index = lines(grid)
-            some: dict[str, Any] = {"traced": [first.counting], "most": index.size}
-            counting = dataclasses.replace(
-                self,
-                **some,
-                ordered=True,
-                isolated=False,
-                programs=Programs(),
-                placed={},
-            )
-            asked, order = Asked(0, 0, index.size, index.ravel()), None
+            index, order = lines(grid), None
+            changed: dict[str, Any] = {"traced": [first.counting], "placed": {}}
+            changed |= {"ordered": True, "isolated": False, "programs": Programs()}
+            counting = dataclasses.replace(self, **changed, most=index.size)
+            asked = Asked(0, 0, index.size, index.ravel())
             with contextlib.suppress(SweepError, FloatingPointError):
-                parts = counting.compute(asked, Watch(stopping=watch.stopping))
+                parts = counting.compute(asked, Watch(None, watch.stopping))
                 values, verdict = whole(parts)
                 if verdict.missing is not None:
                     return None  # it was stopped
                 order = order_of(grid, values[-2].reshape(index.shape))
             self.placed["order"] = order
-        return self.placed["order"]
+        return self.placed.get("order")
 
     def _cases(
         self,
