@@ -193,7 +193,7 @@ class Groups(Work):
 
     def _points_of(self, most: int) -> Points:
         """Return the points for calls of at most `most` of them."""
-        return dataclasses.replace(self.points, most=most, ordered=False)
+        return dataclasses.replace(self.points, most=most, ordered=False, turns=False)
 
     @property
     def _home(self) -> jax.sharding.SingleDeviceSharding:

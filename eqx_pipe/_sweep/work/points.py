@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float, Int64, UInt32
 
 from ..._compiled import bytes_of_program
-from ..._errors import MissingKeyError, log_once, value_error
+from ..._errors import MissingKeyError, SweepError, log_once, value_error
 from ..._jaxprs import Literals, Split, arguments_of, literals_of, settled
 from ..._run import (
     TooLarge,
@@ -68,8 +68,9 @@ from ..trace.cases import (
 )
 from ..trace.kept import kept
 from ..trace.trace import Traced, abstract, arrays_of, check_concrete, trace
-from .buffer import Buffer, Rows, clear
+from .buffer import Asked, Buffer, Rows, clear, whole
 from .flight import Begun, Flight
+from .order import lines, may_wait, order_of, ranks
 from .work import Work
 
 _LISTED_AT_ONCE = 2**22
@@ -88,10 +89,11 @@ class Points(Work):
     is the size without regard to memory. If `literal`, small arrays that the function
     closes over are part of its program. Points
     are `ordered` if they come with costs, or by arbitrary indices; a call computes at
-    most `most` points. Failed points are `isolated`, or else end the sweep. `broken`
+    most `most` points. On a grid they share batches in the order that suits their
+    loops, if it `turns`. Failed points are `isolated`, or else end the sweep. `broken`
     has the cases for which tracing the function raises, with the errors: they have no
-    program, and their points failed. Copies share `programs`, and the arguments that
-    are `placed` on the devices unless these differ.
+    program, and their points failed. Copies share `programs`, and unless their values
+    differ what is `placed`: the arguments on the devices, and the order of the points.
     """
 
     space: Space
@@ -103,6 +105,7 @@ class Points(Work):
     devices: tuple[Device, ...]
     ordered: bool
     most: int
+    turns: bool = True
     isolated: bool = False
     broken: tuple[tuple[Case, str], ...] = ()
     adapts: bool = False
@@ -111,7 +114,7 @@ class Points(Work):
     function: str = "sweep"
     reducers: ClassVar[None] = None
     programs: Programs = dataclasses.field(default_factory=Programs)
-    placed: dict[Any, Arguments] = dataclasses.field(default_factory=dict)
+    placed: dict[Any, Any] = dataclasses.field(default_factory=dict)
     key_digits: tuple[UInt32[np.ndarray, "_positions"], ...] = ()
 
     def at(self, space: Space, key: Key | None) -> "Points":
@@ -193,14 +196,41 @@ class Points(Work):
 
     def _calls(self, buffer: Buffer, watch: Watch) -> Iterator[tuple[int, int]]:
         index, costs = buffer.index, buffer.asked.costs
-        if isinstance(index, range) and not self._listed:
+        order = buffer.order = self._order(watch)
+        if buffer.resumed is not None and buffer.resumed.entries["order"] != order:
+            buffer.resumed = None
+        if isinstance(index, range) and not self._listed and order is None:
             points = ByOffset(self.geometry.start + index.start)
             yield from self._in_batches((0, 0), points, len(index), buffer, watch)
             return
         most = _LISTED_AT_ONCE if costs is None else max(1, len(index))
         for first in range(0, len(index), most):
             listed = np.asarray(index[first : first + most], np.int64)
+            if order is not None:
+                costs = ranks(self.geometry.lengths, order, listed)
             yield from self._cases(listed, first, costs, buffer, watch)
+
+    def _order(self, watch: Watch) -> list[int] | None:
+        """Return the dims of the grid, the fastest last, or `None` as written."""
+        first, grid = self.traced[0], self.geometry.lengths
+        is_part = self._listed or self.geometry.is_part
+        if is_part or not self.turns or self.batch_size == 1:
+            return None
+        if "order" not in self.placed and may_wait(first, grid):
+            watch.compile()
+            index, order = lines(grid), None
+            changed: dict[str, Any] = {"traced": [first.counting], "placed": {}}
+            changed |= {"ordered": True, "isolated": False, "programs": Programs()}
+            counting = dataclasses.replace(self, **changed, most=index.size)
+            asked = Asked(0, 0, index.size, index.ravel())
+            with contextlib.suppress(SweepError, FloatingPointError):
+                parts = counting.compute(asked, Watch(None, watch.stopping))
+                values, verdict = whole(parts)
+                if verdict.missing is not None:
+                    return None  # it was stopped
+                order = order_of(grid, values[-2].reshape(index.shape))
+            self.placed["order"] = order
+        return self.placed.get("order")
 
     def _cases(
         self,

@@ -1,0 +1,116 @@
+"""On a grid, how far is `"auto"` from the best batch size and the best order of dims?
+
+Each grid is swept as it is and with its dims reversed, at each size and with `"auto"`:
+"auto over best" divides both of these by the quickest of all. The steps of a point vary
+along one dim, or along both (`escape`). A sweep counts the steps of some points, and
+chooses which dim varies fastest within a batch; "waste" is the number of steps executed
+for each one that a point needs.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+import eqx_pipe as ep
+
+from ._timing import interleaved, quickest, ratio
+from .sweep_divergence import by_diffrax
+
+DEVICES = "all"
+ROUNDS = 7
+SIZES = (8, 16, 32, 48, 64, 96, 128, 256, 512, 1024)
+QUICK = {"points": 64, "sizes": (8,), "only": ("oscillator",)}
+
+
+def oscillator(p):
+    """Count the steps until a damped oscillator has lost most of its energy."""
+
+    def step(s):
+        x, v, n = s
+        v = v - 0.1 * (jnp.sin(x) * p["rate"] + 2 * p["damping"] * v)
+        return x + 0.1 * v, v, n + 1
+
+    def goes_on(s):
+        return (s[0] ** 2 + s[1] ** 2 > 1e-2) & (s[2] < 2000)
+
+    return jax.lax.while_loop(goes_on, step, (jnp.float32(1), jnp.float32(0), 0))[2]
+
+
+def escape(p):
+    c = jax.lax.complex(p["re"], p["im"])
+    goes_on = lambda s: (jnp.abs(s[0]) < 2) & (s[1] < 1000)  # noqa: E731
+    return jax.lax.while_loop(goes_on, lambda s: (s[0] ** 2 + c, s[1] + 1), (c, 0))[1]
+
+
+def relaxation(p):
+    """Solve an equation that an explicit solver finds stiff."""
+    import diffrax
+
+    return diffrax.diffeqsolve(
+        diffrax.ODETerm(lambda t, y, p: -p["rate"] * (y - jnp.cos(p["w"] * t))),
+        diffrax.Bosh3(),
+        0.0,
+        3.0,
+        None,
+        jnp.float32(0),
+        p,
+        stepsize_controller=diffrax.PIDController(rtol=1e-3, atol=1e-5),
+        max_steps=100_000,
+        throw=False,
+    ).ys[0]
+
+
+def root(p):
+    import optimistix as optx
+
+    find = optx.Bisection(p["tolerance"], p["tolerance"])
+    kepler = lambda y, p: y - p["e"] * jnp.sin(y) - 1.3  # noqa: E731
+    ends = {"lower": jnp.float32(0), "upper": jnp.float32(4)}
+    start = jnp.float32(2)
+    return optx.root_find(kepler, find, start, p, ends, max_steps=99, throw=False).value
+
+
+def cases(points):
+    """Yield the name, package and function of each case, and its axes."""
+    side = math.isqrt(points)
+    line, geometric = ep.Linspace, ep.Geomspace
+    rates = {"damping": geometric(0.1, 1, side), "rate": line(1, 3, side)}
+    plane = {"re": line(-2, 0.6, side), "im": line(-1.2, 1.2, side)}
+    stiff = {"mu": geometric(0.3, 100, side // 4), "x": line(0.5, 2, side // 4)}
+    relaxing = {"rate": geometric(1, 300, side // 4), "w": line(0.5, 3, side // 4)}
+    roots = {"tolerance": geometric(1e-6, 0.1, side), "e": line(0.1, 0.9, side)}
+    yield "oscillator", None, lambda: oscillator, rates
+    yield "escape", None, lambda: escape, plane
+    yield "van der pol, diffrax", "diffrax", by_diffrax, stiff
+    yield "relaxation, diffrax", "diffrax", lambda: relaxation, relaxing
+    yield "root, optimistix", "optimistix", lambda: root, roots
+
+
+def main(run, *, points=2**20, sizes=SIZES):
+    for case, package, make, axes in cases(points):
+        if not run.chosen([case]) or (package and not run.has(package)):
+            continue
+        fn = make()
+        orders = {
+            "as written": ep.Space(axes),
+            "reversed": ep.Space(dict(reversed(axes.items()))),
+        }
+        sides = {
+            f"{order}, {size}": lambda s=space, b=size, fn=fn: (
+                ep.sweep(fn, s, batch_size=b, progress=False).values
+            )
+            for order, space in orders.items()
+            for size in ("auto", *sizes)
+        }
+        best = next(iter(quickest(sides, 3, run.clock)))
+        for order, space in orders.items():
+            both = {name: sides[name] for name in (f"{order}, auto", best)}
+            found = 1.0
+            if len(both) > 1:
+                times = interleaved(both, run.rounds, clock=run.clock)
+                found = ratio(times, f"{order}, auto", best)
+                run.bar(f"{case}, {order}: auto over best", found, 1.15)
+            counted = ep.sweep(fn, space, count_steps=True, progress=False)
+            waste = f"{counted.waste:.2f}"
+            run.row(case=case, order=order, best=best, auto=found, waste=waste)
