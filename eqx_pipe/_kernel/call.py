@@ -42,7 +42,7 @@ from .._types import ClosedJaxpr
 from . import arrays as arrays  # registers its rules
 from . import interrupts
 from .blocks import Result, kernel_code, lanes_of
-from .failures import Failures, without_errors
+from .failures import RULES, Failures, without_errors
 from .ffi import registered
 from .llvm import Code, this_machine
 from .scalars import Program, Scalars, Writer, program_of, rule
@@ -347,9 +347,17 @@ register(
 @rule(kernel_p.name)
 def _inside(writer: Writer, eqn: Equation, *inputs: Scalars) -> Sequence[Scalars]:
     """Write a kernel that another one calls as a part of it."""
+    return writer.run_inside(_without_kernel(eqn), inputs)
+
+
+def _without_kernel(eqn: Equation) -> ClosedJaxpr:
     structs = [v.aval for v in eqn.invars]
-    plain = trace(ft.partial(_plain, **eqn.params), *structs)
-    return writer.run_inside(plain, inputs)
+    return trace(ft.partial(_plain, **eqn.params), *structs)
+
+
+RULES[kernel_p.name] = lambda failures, eqn, code, inputs: failures.flagged(
+    _without_kernel(eqn), code, inputs
+)
 
 
 def has_kernels(jaxpr: Any) -> bool:
