@@ -21,7 +21,7 @@ from jax.core import ShapedArray
 from jax.experimental.key_reuse._core import key_reuse_signatures
 from jax.extend.core import Primitive
 from jax.extend.core.primitives import jit_p
-from jax.interpreters import batching, mlir
+from jax.interpreters import ad, batching, mlir
 
 from .._captured import named
 from .._check import check_bool, check_callable
@@ -156,14 +156,7 @@ def _evaluate(jaxpr: ClosedJaxpr, args: list[Any], strict: bool) -> list[Any]:
     # It outlives the jaxpr: JAX would convert a NumPy array once for both, and so miss
     # a later change in place.
     closed = trace(filled, *operands, *args)
-    plain = as_function(closed)
-
-    @jax.custom_jvp
-    def by_kernel(*args: Any) -> list[Any]:
-        return _bind(args, jaxpr=closed, strict=strict)
-
-    by_kernel.defjvp(lambda primals, tangents: jax.jvp(plain, primals, tangents))
-    return by_kernel(*operands, *args)
+    return _bind([*operands, *args], jaxpr=closed, strict=strict)
 
 
 def _constants(jaxpr: Any) -> list[Any]:
@@ -261,6 +254,18 @@ def _batch(
 
 
 batching.fancy_primitive_batchers[kernel_p] = _batch
+
+
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], **params: Any
+) -> tuple[list[Any], list[Any]]:
+    tangents = [
+        ad.instantiate_zeros(t) if isinstance(t, ad.Zero) else t for t in tangents
+    ]
+    return jax.jvp(ft.partial(_plain, **params), list(primals), tangents)
+
+
+ad.primitive_jvps[kernel_p] = _jvp
 
 
 class _Lane(NamedTuple):
