@@ -89,6 +89,14 @@ def _pad(writer: Writer, eqn: Equation, x: Scalars, fill: Scalars) -> list[Scala
     return [filled(_form(eqn).shape, at)]
 
 
+@rule("bitcast_convert_type")
+def _bitcast(writer: Writer, eqn: Equation, x: Scalars) -> list[Scalars]:
+    form, name = _form(eqn), eqn.primitive.name
+    if x.shape != form.shape:
+        raise writer.refuse(f"makes numbers of another size, {form.dtype}")
+    return [writer.elementwise(name, form.dtype, x, **eqn.params)]
+
+
 _FOLDS = dict(sum="add", prod="mul", max="max", min="min", xor="xor", any="or")
 _FOLDS |= {"or": "or", "and": "and", "all": "and"}
 
@@ -102,7 +110,8 @@ def _fold(writer: Writer, eqn: Equation) -> Callable[..., Scalar]:
 def _rows(x: Scalars, axes: Sequence[int]) -> list[Scalars]:
     """Return the arrays along `axes`."""
     rest = [k for k in range(x.ndim) if k not in axes]
-    rows = x.transpose([*axes, *rest]).reshape(-1, *(x.shape[k] for k in rest))
+    count = math.prod(x.shape[k] for k in axes)
+    rows = x.transpose([*axes, *rest]).reshape(count, *(x.shape[k] for k in rest))
     return [row if isinstance(row, np.ndarray) else single(row) for row in rows]
 
 
@@ -156,6 +165,7 @@ def _dot_general(
     y_rest = [k for k in range(y.ndim) if k not in (*y_sum, *y_batch)]
     batch, rest = len(x_batch), len(x_batch) + len(x_rest)
     form = _form(eqn)
+    multiply, add = ("and", "or") if form.dtype == bool else ("mul", "add")
     cast = ft.partial(_cast, writer, dtype=form.dtype)
     x = each(cast, x.transpose([*x_batch, *x_rest, *x_sum]))
     y = each(cast, y.transpose([*y_batch, *y_rest, *y_sum]))
@@ -163,8 +173,10 @@ def _dot_general(
     def one(place: tuple[int, ...]) -> Scalar:
         left = x[(*place[:rest], ...)].flat
         right = y[(*place[:batch], *place[rest:], ...)].flat
-        products = map(ft.partial(writer.apply, "mul"), left, right)
-        return ft.reduce(ft.partial(writer.apply, "add"), products)
+        products = [*map(ft.partial(writer.apply, multiply), left, right)]
+        if not products:
+            return writer.constant(0, form.dtype)
+        return ft.reduce(ft.partial(writer.apply, add), products)
 
     return [filled(form.shape, one)]
 
@@ -177,8 +189,11 @@ def _cast(writer: Writer, scalar: Scalar, dtype: Any) -> Scalar:
 
 def _start(writer: Writer, scalar: Scalar) -> Scalar:
     """Return an index in a dtype that holds all places of an array."""
-    wide = scalar.dtype.name in ("int32", "int64")
-    return scalar if wide else _cast(writer, scalar, np.dtype("int64"))
+    if scalar.dtype.name in ("int32", "int64"):
+        return scalar
+    if scalar.dtype == "uint64":
+        scalar = writer.apply("min", scalar, writer.constant(2**62, scalar.dtype))
+    return _cast(writer, scalar, np.dtype("int64"))
 
 
 def _clamped(writer: Writer, start: Scalar, most: int) -> Scalar:

@@ -21,7 +21,7 @@ from jax.core import ShapedArray
 from jax.experimental.key_reuse._core import key_reuse_signatures
 from jax.extend.core import Primitive
 from jax.extend.core.primitives import jit_p
-from jax.interpreters import batching, mlir
+from jax.interpreters import ad, batching, mlir
 
 from .._captured import named
 from .._check import check_bool, check_callable
@@ -42,7 +42,7 @@ from .._types import ClosedJaxpr
 from . import arrays as arrays  # registers its rules
 from . import interrupts
 from .blocks import Result, kernel_code, lanes_of
-from .failures import Failures, without_errors
+from .failures import RULES, Failures, without_errors
 from .ffi import registered
 from .llvm import Code, this_machine
 from .scalars import Program, Scalars, Writer, program_of, rule
@@ -156,14 +156,7 @@ def _evaluate(jaxpr: ClosedJaxpr, args: list[Any], strict: bool) -> list[Any]:
     # It outlives the jaxpr: JAX would convert a NumPy array once for both, and so miss
     # a later change in place.
     closed = trace(filled, *operands, *args)
-    plain = as_function(closed)
-
-    @jax.custom_jvp
-    def by_kernel(*args: Any) -> list[Any]:
-        return _bind(args, jaxpr=closed, strict=strict)
-
-    by_kernel.defjvp(lambda primals, tangents: jax.jvp(plain, primals, tangents))
-    return by_kernel(*operands, *args)
+    return _bind([*operands, *args], jaxpr=closed, strict=strict)
 
 
 def _constants(jaxpr: Any) -> list[Any]:
@@ -263,6 +256,18 @@ def _batch(
 batching.fancy_primitive_batchers[kernel_p] = _batch
 
 
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], **params: Any
+) -> tuple[list[Any], list[Any]]:
+    tangents = [
+        ad.instantiate_zeros(t) if isinstance(t, ad.Zero) else t for t in tangents
+    ]
+    return jax.jvp(ft.partial(_plain, **params), list(primals), tangents)
+
+
+ad.primitive_jvps[kernel_p] = _jvp
+
+
 class _Lane(NamedTuple):
     """The scalar program of a function, and the errors that it may raise.
 
@@ -347,9 +352,17 @@ register(
 @rule(kernel_p.name)
 def _inside(writer: Writer, eqn: Equation, *inputs: Scalars) -> Sequence[Scalars]:
     """Write a kernel that another one calls as a part of it."""
+    return writer.run_inside(_without_kernel(eqn), inputs)
+
+
+def _without_kernel(eqn: Equation) -> ClosedJaxpr:
     structs = [v.aval for v in eqn.invars]
-    plain = trace(ft.partial(_plain, **eqn.params), *structs)
-    return writer.run_inside(plain, inputs)
+    return trace(ft.partial(_plain, **eqn.params), *structs)
+
+
+RULES[kernel_p.name] = lambda failures, eqn, code, inputs: failures.flagged(
+    _without_kernel(eqn), code, inputs
+)
 
 
 def has_kernels(jaxpr: Any) -> bool:

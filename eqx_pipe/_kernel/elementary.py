@@ -225,7 +225,13 @@ def _either(
     name: str, of_float64: Callable[..., Value], of_float32: Callable[..., Value]
 ) -> Callable[..., Value]:
     rounded = _in_double(name, of_float32)
-    return lambda *xs: (of_float64 if xs[0].dtype == _F64 else rounded)(*xs)
+
+    def run(*xs: Value) -> Value:
+        if xs[0].dtype == _F64:
+            return of_float64(*(x.to(_F64) for x in xs))  # exponents may be integers
+        return rounded(*xs)
+
+    return run
 
 
 _POLYNOMIALS: dict[str, Callable[..., Value]] = {

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Int32
 
 from .._errors import value_error
 from .._jaxprs import (
@@ -45,7 +44,9 @@ def without_errors(jaxpr: ClosedJaxpr) -> tuple["Failures", ClosedJaxpr]:
     failures = Failures()
     if any(_site(eqn) for eqn in equations(jaxpr)):
         structs = [v.aval for v in open_jaxpr(jaxpr)[0].invars]
-        jaxpr = trace(lambda *args: failures.flagged(jaxpr, args), *structs)
+        run = failures.flagged
+        jaxpr = trace(lambda *args: run(jaxpr, jnp.int32(0), args), *structs)
+        failures._checked.clear()  # tracers of this trace
     return failures, jaxpr
 
 
@@ -54,6 +55,8 @@ class Failures:
 
     def __init__(self) -> None:
         self._raisers: list[Callable[..., Any]] = []
+        # The values that depend on those that were checked.
+        self._checked: dict[int, Any] = {}
 
     def checked(self, outputs: list[Any]) -> list[Any]:
         """Return the outputs of many lanes, or raise the error of one of them."""
@@ -71,23 +74,38 @@ class Failures:
         number, site = divmod(int(code), _SITES)
         self._raisers[site - 1](np.asarray(number))
 
-    def flagged(self, jaxpr: Any, args: Sequence[Any]) -> list[Any]:
-        """Return the outputs of a jaxpr, and the number of its first error."""
-        code = jnp.int32(0)
+    def flagged(self, jaxpr: Any, code: Any, args: Sequence[Any]) -> list[Any]:
+        """Return the outputs of a jaxpr, and the number of the first error.
+
+        `code` is the number of an error from before, or 0. After an error no loop
+        begins that depends on a value that was checked, since it may have no end.
+        """
 
         def rule(eqn: Equation, inputs: list[Any]) -> list[Any]:
             nonlocal code
-            if not any(_site(inner) for inner in within(eqn)):
-                return rebind(eqn, inputs)
-            known = "site" if _site(eqn) else kind(eqn)
-            with eqn.ctx.manager:
-                *outputs, new = _RULES[known](self, eqn, inputs)
-            code = _first(code, new)
+            after = any(id(x) in self._checked for x in inputs)
+            inside, name = [*within(eqn)], eqn.primitive.name
+            fails = any(map(_site, inside))
+            if fails or (after and any(kind(inner) == "while" for inner in inside)):
+                known = name if name in RULES else kind(eqn)
+                known = "site" if _site(eqn) else known
+                if known not in RULES:
+                    raise value_error(
+                        "kernel",
+                        f"`{name}` is not supported in kernels with errors.",
+                        "Sweep `fn` itself.",
+                    )
+                with eqn.ctx.manager:
+                    *outputs, code = RULES[known](self, eqn, code, inputs)
+            else:
+                outputs = rebind(eqn, inputs)
+            if fails or after:
+                self._checked |= {id(x): x for x in outputs}
             return outputs
 
         return [*interpret(jaxpr, args, rule), code]
 
-    def _at_site(self, eqn: Equation, inputs: list[Any]) -> list[Any]:
+    def _at_site(self, eqn: Equation, code: Any, inputs: list[Any]) -> list[Any]:
         """Return the outputs of the branch that does not raise, and the number."""
         which, call = _site(eqn) or (0, eqn)
         self._raisers.append(_raiser(call))
@@ -101,33 +119,33 @@ class Failures:
         branches = eqn.params["branches"]
         read = open_jaxpr(branches[which])[0].invars
         number = atom.val if is_literal(atom) else inputs[1 + read.index(atom)]
-        code = jnp.int32(number) * np.int32(_SITES) + np.int32(len(self._raisers))
+        new = jnp.int32(number) * np.int32(_SITES) + np.int32(len(self._raisers))
         outputs = as_function(branches[1 - which])(*inputs[1:])
         fails = inputs[0] == jnp.asarray(which, inputs[0].dtype)
-        return [*outputs, jnp.where(fails, code, jnp.int32(0))]
+        return [*outputs, jnp.where(fails & (code == 0), new, code)]
 
-    def _call(self, eqn: Equation, inputs: list[Any]) -> list[Any]:
-        return self.flagged(bodies(eqn)[0], inputs)
+    def _call(self, eqn: Equation, code: Any, inputs: list[Any]) -> list[Any]:
+        return self.flagged(bodies(eqn)[0], code, inputs)
 
-    def _branches(self, eqn: Equation, inputs: list[Any]) -> list[Any]:
+    def _branches(self, eqn: Equation, code: Any, inputs: list[Any]) -> list[Any]:
         runs = [self._body(branch) for branch in bodies(eqn)]
-        return list(lax.switch(inputs[0], runs, *inputs[1:]))
+        return list(lax.switch(inputs[0], runs, code, *inputs[1:]))
 
-    def _scan(self, eqn: Equation, inputs: list[Any]) -> list[Any]:
+    def _scan(self, eqn: Equation, code: Any, inputs: list[Any]) -> list[Any]:
         run, (num_consts, num_carry) = self._body(bodies(eqn)[0]), scan_counts(eqn)
         consts, rest = inputs[:num_consts], inputs[num_consts:]
 
         def step(state: Any, x: list[Any]) -> Any:
             carry, code = state
-            *outputs, new = run(*consts, *carry, *x)
-            return (outputs[:num_carry], _first(code, new)), outputs[num_carry:]
+            *outputs, code = run(code, *consts, *carry, *x)
+            return (outputs[:num_carry], code), outputs[num_carry:]
 
         keywords = {k: eqn.params[k] for k in ("length", "reverse", "unroll")}
-        first = rest[:num_carry], jnp.int32(0)
+        first = rest[:num_carry], code
         (carry, code), ys = lax.scan(step, first, rest[num_carry:], **keywords)
         return [*carry, *ys, code]
 
-    def _while_loop(self, eqn: Equation, inputs: list[Any]) -> list[Any]:
+    def _while_loop(self, eqn: Equation, code: Any, inputs: list[Any]) -> list[Any]:
         (cond, body), (of_cond, of_body) = bodies(eqn), while_counts(eqn)
         run = self._body(body)
         consts, init = inputs[of_cond : of_cond + of_body], inputs[of_cond + of_body :]
@@ -137,30 +155,31 @@ class Failures:
 
         def step(state: Any) -> Any:
             *carry, code = state
-            *outputs, new = run(*consts, *carry)
-            return [*stepped(eqn, goes, outputs, carry), _first(code, new)]
+            *outputs, code = run(code, *consts, *carry)
+            return [*stepped(eqn, goes, outputs, carry), code]
 
         def goes_on(state: Any) -> Any:
             *carry, code = state
             return jnp.any(goes(carry)) & (code == 0)
 
-        return lax.while_loop(goes_on, step, [*init, jnp.int32(0)])
+        return lax.while_loop(goes_on, step, [*init, code])
 
     def _body(self, jaxpr: Any) -> Callable[..., list[Any]]:
-        return lambda *args: self.flagged(jaxpr, args)
+        def run(code: Any, *args: Any) -> list[Any]:
+            self._checked |= {id(x): x for x in args}
+            return self.flagged(jaxpr, code, args)
+
+        return run
 
 
-_RULES: dict[Any, Callable[[Failures, Equation, list[Any]], list[Any]]] = {
+RULES: dict[Any, Callable[[Failures, Equation, Any, list[Any]], list[Any]]] = {
     "site": Failures._at_site,
     "call": Failures._call,
     "branches": Failures._branches,
     "scan": Failures._scan,
     "while": Failures._while_loop,
 }
-
-
-def _first(code: Int32[Array, ""], new: Int32[Array, ""]) -> Int32[Array, ""]:
-    return jnp.where(code == 0, new, code)
+"""Functions for each kind of primitive, or for one primitive by its name."""
 
 
 def _site(eqn: Equation) -> tuple[int, Equation] | None:

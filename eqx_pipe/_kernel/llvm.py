@@ -340,7 +340,9 @@ class Code:
     ) -> list[Value]:
         """Call a function of the kernel, which is written at its first call."""
         values = tuple(self.together(*values))
-        name = f"{name}.{self._suffix(values[0])}"
+        # Signed and unsigned integers are one type of LLVM.
+        dtypes = ".".join(v.dtype.name for v in values)
+        name = f"{name}.{dtypes}.{'lanes' if values[0].lanes else 'shared'}"
         if name not in self.functions:
             self.functions[name] = "", []
             outer = self.lines, self.allocations

@@ -501,6 +501,8 @@ def _scan(writer: Writer, eqn: Equation, *inputs: Scalars) -> list[Scalars]:
     length, backwards, body = params["length"], params["reverse"], params["jaxpr"]
     consts, init = inputs[:num_consts], list(inputs[num_consts:][:num_carry])
     rows = inputs[num_consts + num_carry :]
+    if not length:
+        return [*init, *(writer.fresh(v.aval) for v in eqn.outvars[num_carry:])]
     forms = [writer.fresh(v.aval) for v in open_jaxpr(body)[0].outvars[num_carry:]]
 
     def step(
@@ -558,10 +560,8 @@ class _RowTable:
 
     def all(self) -> Scalars:
         """Read all rows."""
-        places = [self.writer.constant(k, "int32") for k in range(self.length)]
-        shape = self.length, *self.form.shape
-        rows = [self.row(place) for place in places]
-        return np.stack(rows) if rows else np.empty(shape, object)
+        places = (self.writer.constant(k, "int32") for k in range(self.length))
+        return np.stack([self.row(place) for place in places])
 
 
 @rule("threefry2x32")

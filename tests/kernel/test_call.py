@@ -235,6 +235,21 @@ def test_a_plan_names_the_machine():
     assert ep.plan(roots, SPACE).kernels == ""
 
 
+@jax.custom_vjp
+def _clipped(x):
+    return x**2
+
+
+_clipped.defvjp(lambda x: (x**2, x), lambda x, d: (jnp.clip(2 * x * d, -1, 1),))
+
+
+def test_custom_gradients():
+    x, kernel = jnp.linspace(-1, 1, 5), ep.kernel(_clipped)
+    of_sum = jax.jit(jax.grad(lambda x: jax.vmap(kernel)(x).sum()))
+    np.testing.assert_allclose(of_sum(x), jnp.clip(2 * x, -1, 1))
+    np.testing.assert_allclose(jax.vmap(jax.grad(kernel))(x), of_sum(x))
+
+
 WITHOUT = """
 import sys
 sys.modules["llvmlite"] = sys.modules["llvmlite.binding"] = None

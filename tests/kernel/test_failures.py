@@ -46,7 +46,35 @@ def with_several_messages(p):
     return jax.vmap(one)(jnp.stack([p["x"], jnp.float32(1)]))
 
 
-FUNCTIONS = [before, in_a_loop, in_scans_and_branches, with_several_messages]
+def before_loops(p):
+    """Without its error, the loops would not end for numbers from -2 to 0."""
+    step = eqx.error_if(p["x"], p["x"] <= 0, "no steps forward")
+
+    def outer(total, limit):
+        return lax.while_loop(lambda t: t < limit, lambda t: t + step, total), None
+
+    first = jax.jit(lambda t: lax.while_loop(lambda t: t < 9, lambda t: t + step, t))
+    return lax.scan(outer, first(jnp.float32(0)), jnp.arange(5.0) * 20)[0]
+
+
+@ep.kernel
+def _roots(x):
+    return jnp.sqrt(eqx.error_if(x, x <= 0, "not positive"))
+
+
+def in_other_kernels(p):
+    steps = jax.vmap(_roots)(jnp.stack([p["x"], p["x"] * 4])).sum()
+    return _roots(lax.while_loop(lambda t: t < 9, lambda t: t + steps, p["x"]))
+
+
+FUNCTIONS = [
+    in_other_kernels,
+    before_loops,
+    before,
+    in_a_loop,
+    in_scans_and_branches,
+    with_several_messages,
+]
 
 
 @pytest.mark.parametrize("fn", FUNCTIONS)

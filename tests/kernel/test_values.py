@@ -346,3 +346,42 @@ def test_no_instruction_has_an_undefined_result(monkeypatch):
     assert "ctlz" in "\n".join(texts) and "i1 true)" not in re.sub(
         r"splat \(i1 true\)", "", "\n".join(re.findall(r".*ctlz.*", "\n".join(texts)))
     )
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_powers_with_exponents_of_several_dtypes(dtype):
+    def fn(x, n):
+        exponents = x, n, n.astype("uint8"), n.astype("int8")
+        return [lax.pow(x, y) for y in exponents]
+
+    x, n = np.linspace(0.9, 1.1, 40).astype(dtype), np.arange(40) * 6 - 20
+    got, want = (jax.jit(jax.vmap(f))(x, n) for f in (ep.kernel(fn), fn))
+    for g, w in zip(got, want, strict=True):
+        assert_alike(g, w, 4)
+
+
+def test_bools_are_multiplied_as_bools():
+    fn = lambda x: lax.dot(jnp.stack([x, True]), jnp.array([True, True]))  # noqa: E731
+    check(fn, np.array([True, False]))
+
+
+def test_arrays_without_numbers():
+    x = np.arange(5.0)
+    check(lambda x: jnp.zeros((2, 0)) @ (jnp.zeros((0, 3)) * x) + x, x)
+    add = lambda total, row: (total + row, {"y": total, "z": row})  # noqa: E731
+    fn = lambda x: lax.scan(add, x, jnp.zeros(0))  # noqa: E731
+    got, want = (jax.jit(jax.vmap(f))(x) for f in (ep.kernel(fn), fn))
+    assert jax.tree.all(jax.tree.map(np.array_equal, got, want))
+    with pytest.raises(ValueError, match=r"`reduce_max` .*reduces no numbers"):
+        jax.vmap(ep.kernel(lambda x: jnp.max(jnp.zeros(0) * x, initial=0.0)))(x)
+
+
+def test_indices_beyond_the_largest_signed_integer():
+    fn = lambda n: (jnp.arange(5) + n.astype(int))[n.astype("uint64")]  # noqa: E731
+    check(fn, np.arange(-2, 8))
+
+
+def test_bits_of_another_size_are_refused():
+    fn = ep.kernel(lambda x: lax.bitcast_convert_type(x, "uint8"))
+    with pytest.raises(ValueError, match=r"bitcast_convert_type.* another size, uint8"):
+        jax.vmap(fn)(jnp.ones(3))
