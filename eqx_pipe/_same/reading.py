@@ -95,7 +95,7 @@ _ANYTHING = frozenset(
     " __dict__ __doc__ __getattribute__ __globals__ __import__ __subclasses__ _getframe"
     " cell_contents currentframe decimal environ eval exec f_back f_globals f_locals"
     " format_map get_objects get_referrers getclosurevars getenv getmembers"
-    " get_type_hints globals import_module locals metadata modules open reload stack"
+    " get_type_hints globals import_module inspect locals metadata modules open reload"
     " vars".split()
 )
 # These read attributes by text: all those of objects are known, and none of modules.
@@ -518,6 +518,9 @@ class _Memory(_Reading):
 
     def of_code(self, x: types.FunctionType, is_fixed: bool, at: _At) -> None:
         if is_fixed:
+            # `inspect.stack` has the name of `jax.numpy.stack`.
+            if x.__module__ == "inspect":
+                raise Unsure(x, at)
             self.check_reader(x, at)
         elif not _ANYTHING.isdisjoint(names_in(x.__code__)):
             raise Unsure(x, at)

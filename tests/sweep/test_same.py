@@ -12,6 +12,7 @@ import decimal
 import enum
 import functools as ft
 import importlib.util
+import inspect
 import math
 import operator
 import pathlib
@@ -137,6 +138,26 @@ def a_module_that_is_loaded_by_name():
     cfg = sys.modules["settings_of_a_test"] = module("settings_of_a_test", rate=1.0)
     load, name = importlib.import_module, "settings_of_a_test"
     return lambda p: p * load(name).rate, set_to(cfg, "rate", 3.0)
+
+
+@case
+def a_frame_of_the_caller():
+    box, frames = [1.0], inspect.stack
+
+    def scale():
+        return frames()[1].frame.f_locals["rate"]
+
+    def fn(p):
+        rate = box[0]
+        return p * scale() if rate else p
+
+    return fn, put(box, 0, 3.0)
+
+
+@kept
+def an_array_that_is_stacked():
+    ones = [jnp.ones(3)]
+    return lambda p: p * jnp.stack(ones).sum(), put(ones, 0, jnp.zeros(3))
 
 
 @kept
