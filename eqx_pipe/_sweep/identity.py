@@ -17,7 +17,7 @@ import jax.tree_util as jtu
 
 from .._errors import bullets, structure_error
 from .._jaxprs import UNSURE, array_text, digest, fingerprint_of, text_of
-from .._kernel import has_kernels, machine_text
+from .._kernel import machine_text
 from .._reduce import ReducerTree
 from .._same import differences, record_of
 from .._spaces import Space, axis_name, is_axis, static_column
@@ -161,7 +161,7 @@ def function_texts(
 
 def kernels_text(traced: Iterable[Traced], platform: str) -> str:
     """Return what the rounding of kernels depends on; "" without native code."""
-    has = platform == "cpu" and any(has_kernels(each.own) for each in traced)
+    has = platform == "cpu" and any(each.has_kernels for each in traced)
     return machine_text() if has else ""
 
 

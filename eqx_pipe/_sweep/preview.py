@@ -13,7 +13,6 @@ import jax
 
 from .._check import check_bool
 from .._compiled import ProgramPlan, as_bytes, free_bytes, padded, plan_of_program
-from .._kernel import has_kernels
 from .._run import no_mesh
 from .._same import record_of
 from .._spaces import SpaceLike
@@ -260,7 +259,7 @@ def _in_numbers(coming: Plan) -> SweepPlan:
 def _kernels_of(coming: Plan) -> str:
     """Return which code the function's kernels are; "" if it has none."""
     points, platform = coming.points, coming.points.devices[0].platform
-    if platform == "cpu" or not any(has_kernels(x.own) for x in points.traced):
+    if platform == "cpu" or not any(x.has_kernels for x in points.traced):
         return kernels_text(points.traced, platform)
     return f"none on {platform}: XLA runs `fn` itself"
 

@@ -26,7 +26,6 @@ from jaxtyping import Int64
 from .._cache import LRUCache
 from .._errors import SweepError, optional, sweep_error, type_error
 from .._jaxprs import array_text, digest
-from .._kernel import has_kernels
 from .._progress import tell
 from .._reduce import as_reducers
 from .._results import versions
@@ -82,7 +81,7 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
                 if end is None:
                     end = time.monotonic() + _GRACE
                     calls.flying = [x for x in calls.flying if not x.cancelled()]
-                    kernels = any(has_kernels(x.own) for x in plan.points.traced)
+                    kernels = any(x.has_kernels for x in plan.points.traced)
                 elif kernels and time.monotonic() > end - _GRACE + _SIGNAL_SECONDS:
                     # A signal may not reach the processes of a pool.
                     end_workers(plan.request.executor, signal.SIGINT)

@@ -18,7 +18,7 @@ from jaxtyping import Array
 
 from ..._errors import message
 from ..._jaxprs import Fingerprint, Split
-from ..._kernel import STOPPED, has_kernels, watched
+from ..._kernel import STOPPED, watched
 from ..._run import (
     CONTROLS,
     Pace,
@@ -108,7 +108,7 @@ class Runner:
         self.layout, self.finite, self.name = layout, finite, traced.name
         self.split, self.pace = split, Pace()
         # A signal stops a kernel, and with it all batches of a call.
-        self.may_stop = has_kernels(traced.jaxpr)
+        self.may_stop = traced.has_kernels
 
         def lower() -> jax.stages.Lowered:
             selected = points.kernel_args(0, 1, layout)

@@ -109,6 +109,11 @@ class Traced:
         """The fingerprint of the jaxpr, with its constants."""
         return fingerprint_of(self.jaxpr)
 
+    @ft.cached_property
+    def has_kernels(self) -> bool:
+        """True if it calls a `kernel`."""
+        return has_kernels(self.own)
+
     def detached(self) -> "Traced":
         """Return the same function, unaffected by changes of arrays in place."""
         own, jaxpr = detached(self.own), detached(self.jaxpr)
@@ -205,7 +210,7 @@ def detached(jaxpr: Any) -> Any:
 
 
 def _with_steps(traced: Traced) -> Traced:
-    if has_kernels(traced.jaxpr):
+    if traced.has_kernels:
         raise value_error(
             "sweep",
             "`count_steps` is True, and the steps in kernels are not counted.",
