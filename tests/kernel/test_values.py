@@ -287,14 +287,14 @@ IS_THOROUGH = hypothesis.settings().max_examples >= 250
 
 
 @newer
-@pytest.mark.parametrize("first", range(0, 24, 8))
+@pytest.mark.parametrize("first", range(0, 8, 4))
 def test_random_programs(first):
-    _compare_random(range(first, first + 8))
+    _compare_random(range(first, first + 4))
 
 
 @newer
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(24, 1000 if IS_THOROUGH else 200, 16))
+@pytest.mark.parametrize("first", range(8, 1000 if IS_THOROUGH else 56, 16))
 def test_more_random_programs(first):
     """Each program takes about a second; 1,000 of them run each week."""
     _compare_random(range(first, first + 16))
