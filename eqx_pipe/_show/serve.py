@@ -41,8 +41,8 @@ class Page:
             names = self.data()["metrics"]
             wrong = f"`by` is {by!r}, and the metrics are {', '.join(names)}."
             raise value_error("show", wrong, nearest(by, names))
-        self.path = " and ".join(source.path for source in self._sources)
-        self.every = 15_000 if "://" in self.path else 2_000
+        self.path: str = " and ".join(source.path for source in self._sources)
+        self.every: int = 15_000 if "://" in self.path else 2_000
 
     @property
     def html(self) -> str:

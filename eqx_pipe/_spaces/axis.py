@@ -18,7 +18,15 @@ import functools as ft
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Set
-from typing import Any, ClassVar, Literal, SupportsIndex, TypeAlias, TypeGuard
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    SupportsIndex,
+    TypeAlias,
+    TypeGuard,
+)
 
 import equinox as eqx
 import jax
@@ -339,11 +347,12 @@ class Mapped(Axis):
         cure = "Give a `Linspace`, `Values` or another axis."
         check_is("Mapped", "axis", self.axis, Axis, cure)
 
-    dim = _of_axis("dim")
-    needs_key = _of_axis("needs_key")
-    replicates = _of_axis("replicates")
-    is_static = _of_axis("is_static")
-    is_range = _of_axis("is_range")
+    if not TYPE_CHECKING:  # where they have the types of `Axis`
+        dim = _of_axis("dim")
+        needs_key = _of_axis("needs_key")
+        replicates = _of_axis("replicates")
+        is_static = _of_axis("is_static")
+        is_range = _of_axis("is_range")
 
     @property
     def is_replicate(self) -> bool:
