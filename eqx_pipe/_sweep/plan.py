@@ -19,12 +19,7 @@ from .._results import (
     shapes_of,
 )
 from .._run import Watch
-from .._store import (
-    NO_GAPS,
-    Chunks,
-    Gaps,
-    choose_chunks,
-)
+from .._store import NO_GAPS, Chunks, Gaps, choose_chunks
 from .._types import PyTree
 from .costs import CostsOf, costs_of
 from .program.layout import CHUNK_BYTES
@@ -39,8 +34,9 @@ from .work.points import Points
 from .work.prepare import prepare
 from .work.work import Work
 
-# Only the pools of the standard library expose their number of workers.
-_GUESSED_WORKERS = 8
+# The workers that share the points, if their number is unknown: the batch size and the
+# chunks leave work for as many. Only the pools of the standard library expose theirs.
+_SHARING_WORKERS = 8
 
 
 def work_of(points: Points, reducers: ReducerTree | None) -> Work:
@@ -128,7 +124,7 @@ def plan_of(request: Request) -> Plan:
         # The devices of a worker are unknown before it runs: assume one.
         devices, shares = (
             devices[:1],
-            shares * (known_workers(request.executor) or _GUESSED_WORKERS),
+            shares * (known_workers(request.executor) or _SHARING_WORKERS),
         )
     points = prepare(
         request.fn,

@@ -12,21 +12,13 @@ import numpy as np
 from .._cache import LRUCache
 from .._keys import check_mapped_key
 from .._results import SweepResult
-from .._run import (
-    fn_name,
-    key_parameter,
-    no_mesh,
-)
+from .._run import fn_name, key_parameter, no_mesh
 from .._spaces import Space, SpaceLike, as_space
 from .._store import Files
 from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
 from .plan import Plan, plan_of
-from .request import (
-    Request,
-    SweeperOptions,
-    request_of,
-)
+from .request import Request, SweeperOptions, request_of
 from .sweep import complete, plain_sweep
 from .trace.kept import configuration, guard_of, schema
 

@@ -156,11 +156,7 @@ class Runner:
         return compute
 
     def guarded(
-        self,
-        args: Arguments,
-        points: Selected,
-        first: int,
-        call: Callable[[], None],
+        self, args: Arguments, points: Selected, first: int, call: Callable[[], None]
     ) -> Exception | None:
         """Return the error of `call` if a point fails in it.
 

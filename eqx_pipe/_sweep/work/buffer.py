@@ -79,10 +79,10 @@ class Buffer:
     """The rows that a call has asked for while they are computed.
 
     A row is first computed (`finish`), perhaps without a result (`fail`), and then
-    handed over once, in a `part`: its `RowState` rises. Whoever fills the buffer sets `in_flight` to a
-    function that returns the points that are computed at the moment, if they can go on
-    elsewhere, and takes `resumed`, with which to go on. It is of no use if the dims of
-    the grid have another `order`.
+    handed over once, in a `part`: its `RowState` rises. Whoever fills the buffer sets
+    `in_flight` to a function that returns the points that are computed at the moment,
+    if they can go on elsewhere, and takes `resumed`, with which to go on. It is of no
+    use if the dims of the grid have another `order`.
     """
 
     def __init__(self, asked: Asked, values: Rows, resumed: Flight | None = None):

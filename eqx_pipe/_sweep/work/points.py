@@ -214,8 +214,7 @@ class Points:
         """Return the program for some points of a case, and its arguments."""
         listed, size = isinstance(selected, ByTable), self.largest_batch
         args = self.on_devices(
-            (k, size, listed),
-            lambda: self.arguments(k, self._layout(k, size, listed)),
+            (k, size, listed), lambda: self.arguments(k, self._layout(k, size, listed))
         )
         name = k, size, listed, self.most, bool(self.key_digits)
         made = self.programs.get(name, lambda: self._made(k, selected, args))
