@@ -59,7 +59,13 @@ from .._store import (
 from .._tree import key_kind, leaves_with_names
 from .._types import PyTree
 from .flights import Flights, in_flight
-from .growth import Grown, growth_in, key_digits_of, key_digits_text, with_key_digits
+from .growth import (
+    GrownPlan,
+    growth_in,
+    key_digits_of,
+    key_digits_text,
+    with_key_digits,
+)
 from .identity import as_texts, identity_of, reducing_identity
 from .plan import Outcome, Plan, Todo
 from .target import open_to_workers
@@ -203,7 +209,7 @@ class StoreSink:
     def __init__(self, plan: Plan, write: bool = True):
         assert plan.request.store is not None
         self.files = plan.request.store
-        self.grown: Grown | None = None
+        self.grown: GrownPlan | None = None
         with disk_errors(self.files.path_of(), "be opened"):
             self.store, self.plan, has_grown = self._opened(plan, write)
         self.contents = _contents_of(self.plan)
@@ -239,8 +245,8 @@ class StoreSink:
             plan = self.grown.plan
         else:
             with well_formed("sweep", files):
-                kept = store.record["batch_size"]
-                plan = plan.with_batch_size(kept).with_chunks(store.chunks)
+                size = store.record["batch_size"]
+                plan = plan.with_batch_size(size).with_chunks(store.chunks)
                 plan = with_key_digits(plan, key_digits_of(store.record))
             if write:
                 restore(store, lambda: _contents_of(plan).layout(now))
@@ -316,7 +322,7 @@ class StoreSink:
         filling, get = self._filling, self._flights.get
         return Todo(filling.owned, list(rows_by_chunk), rows, get, not filling.in_parts)
 
-    def _todo_after(self, grown: Grown) -> Todo:
+    def _todo_after(self, grown: GrownPlan) -> Todo:
         """Return the chunks to compute once the store has grown."""
         rows_by_chunk: dict[int, Any] = {}
         index, count = grown.plan.request.shard or (0, 1)

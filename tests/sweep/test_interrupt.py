@@ -1,6 +1,7 @@
 """Ctrl-C: what is finished is kept, and the `KeyboardInterrupt` carries it."""
 
 import os
+import pkgutil
 import signal
 
 import jax
@@ -129,6 +130,32 @@ def test_a_reduction_is_that_of_the_points_before(monkeypatch):
     assert 6 <= result.points < 64 and result.ok.sum() == result.points
     assert result.values["sum"] == FULL[: result.points].sum()
     assert result.values["max"] == FULL[: result.points].max()
+
+
+@pytest.mark.parametrize("on_error", ["raise", "mark"])
+def test_failed_blocks_are_not_computed_again_after_it(on_error, monkeypatch):
+    name = "eqx_pipe._sweep.work.blocks.ended"
+    calls, ended = [], pkgutil.resolve_name(name)
+
+    def broken(x):
+        calls.append(float(x))
+        if x >= 16:
+            raise ValueError("too large")
+        return x
+
+    def pressed_before(steps):
+        os.kill(os.getpid(), signal.SIGINT)
+        calls.clear()
+        return ended(steps)
+
+    def fn(x):
+        return jax.pure_callback(broken, x, x, vmap_method="sequential")
+
+    monkeypatch.setattr(name, pressed_before)
+    asked = {"reduce": ep.reduce.Max(), "on_error": on_error, "batch_size": 8}
+    with pytest.raises(KeyboardInterrupt) as caught:
+        ep.sweep(fn, ep.Linspace(0, 63, 64), mesh=one_device(), **asked)
+    assert caught.value.result.points == 0 and calls == []
 
 
 def test_it_is_never_swallowed():
