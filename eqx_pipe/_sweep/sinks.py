@@ -236,6 +236,7 @@ class StoreSink:
             store = create_store("sweep", files, contents.layout(now), write)
             if not write:
                 return store, plan, False
+        # Also for a store that was just created: another process may have been first.
         # Without a lock, as nothing may be written to the store of another sweep.
         if growth_of(store) is not None and write:
             self._check_dropped(plan)
@@ -244,6 +245,8 @@ class StoreSink:
         if self.grown is not None:
             plan = self.grown.plan
         else:
+            # The store decides what is computed together, not this call: so every
+            # process and restart computes the same batches, which round alike.
             with well_formed("sweep", files):
                 size = store.record["batch_size"]
                 plan = plan.with_batch_size(size).with_chunks(store.chunks)
@@ -275,7 +278,7 @@ class StoreSink:
         store, filling = self.store, self._filling
         with disk_errors(store.path, "be opened"):
             listed = filling.look()
-            self._refuse(store.account(listed, filling.broken))
+            self._check(store.account(listed, filling.broken))
             done = not filling.todo(listed)
             done = done and not (filling.has_leftovers() or self._flights.look())
         if done:
@@ -284,7 +287,7 @@ class StoreSink:
         with filling.locked() as listed:
             with disk_errors(store.path, "be opened"):
                 # Other processes may have written chunks meanwhile.
-                self._refuse(store.account(listed, filling.broken))
+                self._check(store.account(listed, filling.broken))
                 todo = self._todo(filling.todo(listed))
                 self._flights.tidy(todo.chunks)
             try:
@@ -308,7 +311,10 @@ class StoreSink:
         with disk_errors(self.store.path, "be read"):
             check_current(self.store)
             account = self.store.account()
-        return self.contents.outcome(self.store, account)
+        outcome = self.contents.outcome(self.store, account)
+        # Other processes may have written more since the last check.
+        self._refuse(outcome.gaps)
+        return outcome
 
     def todo(self) -> Todo:
         """Return the chunks of a share to compute, whole or some of their rows."""
@@ -335,10 +341,30 @@ class StoreSink:
                 rows_by_chunk[number] = at if len(at) < len(status) else None
         return dataclasses.replace(self._todo(rows_by_chunk), owned=owned)
 
-    def _refuse(self, account: Account) -> None:
+    def _check(self, account: Account) -> None:
         """Raise if there are failed points that are neither marked nor recomputed."""
-        if not self._filling.again:
-            self.contents.refuse(self.store, account)
+        if not self._filling.again and count_in(account.gaps, FAILED):
+            # The gaps of states are blocks, and the points are in the states.
+            self._refuse(self.contents.outcome(self.store, account).gaps)
+
+    def _refuse(self, gaps: Gaps) -> None:
+        """Raise a `SweepError` if there are failed points, unless they are marked."""
+        failed = points_in(gaps[gaps[:, 2] == FAILED, :2])
+        if self.plan.request.isolated or not len(failed):
+            return
+        shown = ", ".join(map(str, failed[:5])) + (", ..." if len(failed) > 5 else "")
+        what = f"{len(failed):,} points ({shown})"
+        raise SweepError(
+            message(
+                "sweep",
+                f'the store `{self.store.path}` was filled with `on_error="mark"`, and '
+                f"`fn` failed at {f'point {shown}' if len(failed) == 1 else what}.",
+                'Pass `on_error="mark"`, which keeps the other points, or call '
+                f"`fn(space.point({failed[0]}))` to see the error. "
+                'After a fix, `resume="failed"` computes these points again.',
+            ),
+            failed.tolist(),
+        )
 
     def _note_kept(self, error: BaseException) -> None:
         all_ = self.plan.count(self._filling.owned)
@@ -407,16 +433,8 @@ class ValueContents:
             {**identity, "batch_size": self.plan.points.batch_size, **keys},
         )
 
-    def refuse(self, store: Store, account: Account) -> None:
-        """Raise if there are failed points in the store, unless they are marked."""
-        if not self.plan.request.isolated:
-            gaps = account.gaps
-            _refuse_failed(store.path, points_in(gaps[gaps[:, 2] == FAILED, :2]))
-
     def outcome(self, store: Store, account: Account) -> Outcome:
         """Return the current contents; values are read when they are indexed."""
-        # Other processes may have written more since the last check.
-        self.refuse(store, account)
         gaps, errors, done = account
         work = self.plan.work
         outputs, structure = jtu.tree_flatten(work.outputs)
@@ -482,51 +500,19 @@ class StateContents:
             record={**identity, "batch_size": self.plan.points.batch_size},
         )
 
-    def refuse(self, store: Store, account: Account) -> None:
-        """Raise if there are failed points in the store, unless they are marked."""
-        if not self.plan.request.isolated and count_in(account.gaps, FAILED):
-            _refuse_failed(store.path, self._all(store)[0].failed)
-
     def outcome(self, store: Store, account: Account) -> Outcome:
-        """Return the reduction of all chunks in the store."""
-        merge, gaps = self._all(store)
-        if not self.plan.request.isolated:
-            _refuse_failed(store.path, merge.failed)
-        missing = [self.blocks.span(first, last) for first, last in gaps]
-        return reduced_outcome(merge, np.array(missing, np.int64).reshape(-1, 2))
-
-    def _all(self, store: Store) -> tuple[OrderedMerge, list[tuple[int, int]]]:
-        """Merge all chunks; return also the missing blocks, as ranges."""
-        merge, gaps = OrderedMerge(self.blocks, store.chunks), []
-        gap = ft.cache(self.blocks.gap)  # chunks have two lengths, and each compiles
+        """Return the reduction of all chunks in the store; others are missing."""
+        blocks, missing = self.blocks, list[tuple[int, int]]()
+        merge = OrderedMerge(blocks, store.chunks)
+        gap = ft.cache(blocks.gap)  # chunks have two lengths, and each compiles
         for number in range(len(store.chunks)):
-            span = store.chunks.span(number)
-            manifest = store.manifest(number)
-            if manifest is not None:
-                begin, _ = self.blocks.span(*span)
-                errors = {text: begin + at for text, at in manifest.errors.items()}
+            first, last = store.chunks.span(number)
+            points, manifest = blocks.span(first, last), store.manifest(number)
+            if manifest is None:
+                missing.append(points)
+                merge.put(number, gap(last - first), {})
+            else:
+                errors = {text: points[0] + at for text, at in manifest.errors.items()}
                 names = range(len(store.variables))
                 merge.put(number, [store.read(number, k) for k in names], errors)
-            else:
-                gaps.append(span)
-                merge.put(number, gap(span[1] - span[0]), {})
-        return merge, gaps
-
-
-def _refuse_failed(path: str, failed: np.ndarray) -> None:
-    """Raise a `SweepError` if a store contains failed points."""
-    if not len(failed):
-        return
-    shown = ", ".join(map(str, failed[:5])) + (", ..." if len(failed) > 5 else "")
-    what = f"point {shown}" if len(failed) == 1 else f"{len(failed):,} points ({shown})"
-    raise SweepError(
-        message(
-            "sweep",
-            f'the store `{path}` was filled with `on_error="mark"`, and `fn` '
-            f"failed at {what}.",
-            'Pass `on_error="mark"`, which keeps the other points, or call '
-            f"`fn(space.point({failed[0]}))` to see the error. "
-            'After a fix, `resume="failed"` computes these points again.',
-        ),
-        failed.tolist(),
-    )
+        return reduced_outcome(merge, np.array(missing, np.int64).reshape(-1, 2))
