@@ -402,7 +402,7 @@ class _Task(NamedTuple):
     fields: dict[str, Any]
     reduce: PyTree
     settings: dict[str, Any]
-    program: str
+    program: tuple[str, str]
     programs: str | None
 
 
@@ -556,9 +556,12 @@ def _unpacked(packed: bytes) -> _Task:
 
     there, _, data = packed.partition(b"\n")
     if there.decode() != _versions():
-        wrong = f"a worker has {_versions()}, and the process that sweeps has "
-        wrong += f"{there.decode()}."
-        raise sweep_error("sweep", wrong, "Give both the same environment.")
+        raise sweep_error(
+            "sweep",
+            f"a worker has {_versions()}, and the process that sweeps has "
+            f"{there.decode()}.",
+            "Give both the same environment.",
+        )
     task = cloudpickle.loads(data)
     if not jax.config.jax_compilation_cache_dir and os.path.isdir(task.programs or ""):
         jax.config.update("jax_compilation_cache_dir", task.programs)
@@ -568,29 +571,32 @@ def _unpacked(packed: bytes) -> _Task:
 def _prepared(task: _Task) -> Work:
     points = prepare(**task.arguments, devices=tuple(jax.local_devices()))
     points = dataclasses.replace(points, **task.fields)
-    (here, _, own), (there, _, theirs) = (
-        text.partition(" ") for text in (_program(points), task.program)
-    )
+    (here, own), (there, theirs) = _program(points), task.program
     if here != there:
-        cure = "Give the workers the same versions of the modules that `fn` uses."
-        raise sweep_error("sweep", "a worker traces another program from `fn`.", cure)
+        raise sweep_error(
+            "sweep",
+            "a worker traces another program from `fn`.",
+            "Give the workers the same versions of the modules that `fn` uses.",
+        )
     if own != theirs:
-        wrong = f"a worker builds kernels by {own}, and the process that sweeps by "
-        wrong += f"{theirs}: they may round differently."
-        cure = "Use workers of the same kind, or sweep the function without `kernel`."
-        raise sweep_error("sweep", wrong, cure)
+        raise sweep_error(
+            "sweep",
+            f"a worker builds kernels by {own}, and the process that sweeps by "
+            f"{theirs}: they may round differently.",
+            "Use workers of the same kind, or sweep the function without `kernel`.",
+        )
     reducers = None if task.reduce is None else as_reducers("sweep", task.reduce)
     return work_of(points, reducers)
 
 
-def _program(points: Points) -> str:
-    """Return what identifies the program of a sweep."""
+def _program(points: Points) -> tuple[str, str]:
+    """Return what identifies the program of a sweep, and its kernels."""
     # Compare programs only: a callable among static values may lose its name in
     # transit.
     programs = [traced.fingerprint for traced in points.traced]
     constants = [array_text(x) for program in programs for x in program.constants]
     texts = "\n".join([*(program.text for program in programs), *constants])
-    return f"{digest(texts)} {kernels_text(points.traced, points.devices[0].platform)}"
+    return digest(texts), kernels_text(points.traced, points.devices[0].platform)
 
 
 def _portable(error: Exception) -> Exception:

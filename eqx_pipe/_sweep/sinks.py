@@ -262,12 +262,14 @@ class StoreSink:
         asked = not self.grown.moved or plan.request.resume is not None
         flying = [] if asked else in_flight(self.files)
         if flying:
-            wrong = f"the store `{self.files.path_of()}` has points in flight "
-            wrong += f"({'; '.join(flying)}), which this growth would drop, since it "
-            wrong += "moves points."
-            cure = "Complete the sweep of the smaller space first, or pass "
-            cure += '`resume="force"`, which begins these points again.'
-            raise sweep_error("sweep", wrong, cure)
+            raise sweep_error(
+                "sweep",
+                f"the store `{self.files.path_of()}` has points in flight "
+                f"({'; '.join(flying)}), which this growth would drop, since it moves "
+                "points.",
+                "Complete the sweep of the smaller space first, or pass "
+                '`resume="force"`, which begins these points again.',
+            )
 
     @contextlib.contextmanager
     def filling(self) -> Iterator[Todo]:
