@@ -19,19 +19,19 @@ from .changed import ROOT, folders_of
 MUTANTS = [
     # File in `eqx_pipe/`, its text, and another one.
     (
-        "_store/chunks.py",
+        "_store/partition.py",
         "min((column + 1) * self.count, n)",
         "(column + 1) * self.count",
     ),
-    ("_store/chunks.py", "np.diff(points) != 1) + 1", "np.diff(points) != 1)"),
-    ("_store/chunks.py", "(index < near[:, 1])", "(index <= near[:, 1])"),
+    ("_store/partition.py", "np.diff(points) != 1) + 1", "np.diff(points) != 1)"),
+    ("_store/partition.py", "(index < near[:, 1])", "(index <= near[:, 1])"),
     ("_store/format.py", "seal == _seal(root, text), json", "True, json"),
     ("_store/format.py", "[max(1, n) for n in chunks]", "[n for n in chunks]"),
     ("_store/lazy.py", "max(chosen, default=-1) + 1", "max(chosen, default=-1)"),
     ("_store/lazy.py", "(index < 0, index + n, index)", "(index < 0, n, index)"),
     ("_store/lazy.py", "max(start, begin), min(stop, end)", "start, stop"),
     (
-        "_store/store.py",
+        "_store/commit.py",
         "(was == MISSING) | ((was == FAILED) & (status != MISSING))",
         "was == MISSING",
     ),
@@ -40,7 +40,7 @@ MUTANTS = [
         "begin + runs_of(manifest.status == status)",
         "runs_of(manifest.status == status)",
     ),
-    ("_store/store.py", "np.all(status[:rows] == OK)", "np.any(status == OK)"),
+    ("_store/commit.py", "np.all(status[:rows] == OK)", "np.any(status == OK)"),
     ("_sweep/flights.py", "len(rows) < last - first", "len(rows) <= last - first"),
     ("_sweep/flights.py", 'rsplit(".", 2)[0] == at', 'rsplit(".", 2)[0] != at'),
     ("_train/result.py", 'trained, "right") - 1', 'trained, "left") - 1'),
