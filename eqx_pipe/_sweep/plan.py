@@ -81,6 +81,10 @@ class Plan:
         spans = (self.work.span(*self.chunks.span(number)) for number in numbers)
         return sum(last - first for first, last in spans)
 
+    def count_rows(self, number: int, rows: Int64[np.ndarray, " some"]) -> int:
+        """Return the number of points in some rows of a chunk."""
+        return self.work.count(self.chunks.span(number)[0] + rows)
+
     def asked(self, number: int, rows: Int64[np.ndarray, " some"] | None) -> Asked:
         """Return the rows of a chunk to compute, with the costs of their points."""
         first, last = self.chunks.span(number)
@@ -204,7 +208,8 @@ class Todo:
     def left(self, plan: Plan) -> int:
         """Return the number of missing points."""
         whole = [number for number in self.chunks if number not in self.rows]
-        return plan.count(whole) + sum(map(len, self.rows.values()))
+        parts = (plan.count_rows(*part) for part in self.rows.items())
+        return plan.count(whole) + sum(parts)
 
 
 @dataclasses.dataclass(frozen=True)

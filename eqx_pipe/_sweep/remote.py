@@ -99,7 +99,8 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
                         trouble = trouble or outcome
                         continue
                     values, verdict = outcome
-                    count = plan.count([number]) if rows is None else len(rows)
+                    some = {} if rows is None else {number: rows}
+                    count = Todo([], [number], some).left(plan)
                     watch.after(count, verdict.failed)
                     yield Chunk(number, rows, values, verdict)
             if trouble is not None:

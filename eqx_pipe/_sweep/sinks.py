@@ -503,18 +503,24 @@ class StateContents:
         )
 
     def outcome(self, store: Store, account: Account) -> Outcome:
-        """Return the reduction of all chunks in the store; others are missing."""
-        blocks, missing = self.blocks, list[tuple[int, int]]()
+        """Return the reduction of all blocks in the store; others are missing."""
+        blocks, gaps = self.blocks, account.gaps[account.gaps[:, 2] == MISSING, :2]
         merge = OrderedMerge(blocks, store.chunks)
         gap = ft.cache(blocks.gap)  # chunks have two lengths, and each compiles
         for number in range(len(store.chunks)):
             first, last = store.chunks.span(number)
-            points, manifest = blocks.span(first, last), store.manifest(number)
+            manifest = store.manifest(number)
             if manifest is None:
-                missing.append(points)
                 merge.put(number, gap(last - first), {})
-            else:
-                errors = {text: points[0] + at for text, at in manifest.errors.items()}
-                names = range(len(store.variables))
-                merge.put(number, [store.read(number, k) for k in names], errors)
+                continue
+            rows = [store.read(number, k) for k in range(len(store.variables))]
+            absent = np.flatnonzero(manifest.status == MISSING)
+            if len(absent):  # Ctrl-C has stopped it within the chunk
+                rows = list(map(np.array, rows))
+                for leaf, empty in zip(rows, gap(len(absent)), strict=True):
+                    leaf[absent] = empty
+            begin, _ = blocks.span(first, last)
+            errors = {text: begin + at for text, at in manifest.errors.items()}
+            merge.put(number, rows, errors)
+        missing = [blocks.span(*block) for block in gaps.tolist()]
         return reduced_outcome(merge, np.array(missing, np.int64).reshape(-1, 2))

@@ -38,7 +38,7 @@ class Slow:
         # It comes back to the host after each batch, however fast these are.
         monkeypatch.setattr("eqx_pipe._run.pace._CALL_SECONDS", 0.0)
         # Chunks of four batches.
-        monkeypatch.setattr("eqx_pipe._store.chunks._AT_LEAST", 4)
+        monkeypatch.setattr("eqx_pipe._store.partition._AT_LEAST", 4)
 
     def __call__(self, x):
         return jax.pure_callback(_call, x, x, vmap_method="sequential")
