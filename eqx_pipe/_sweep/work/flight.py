@@ -230,7 +230,13 @@ class Begun:
         healthy = [lane for k, (_, lane) in enumerate(left) if k not in failed]
         self._go_to(self._only(saved, healthy))
         if not failures:
-            return None if self._enter(budget, end) else []
+            if self._enter(budget, end) is not None:
+                return None
+            # The next call begins after these batches. It is shorter, as all that it
+            # computes before the failure is lost.
+            self.save()
+            self._runner.pace.steps = max(1, self._runner.pace.steps // 8)
+            return []
         offsets = np.array([left[k][0] for k, _ in failures])
         self._is_left[offsets], self.finished = False, offsets
         return [(self.first + left[k][0], error) for k, error in failures]
