@@ -58,11 +58,11 @@ def growth_in(
     """
     was = store.record
     if "saved" in was:
-        raise structure_error(
-            "sweep",
-            f"`{store.path}` was written by `SweepResult.save`, as a finished result.",
-            "Give another path: a sweep resumes only stores that `store=` created.",
+        wrong = (
+            f"`{store.path}` was written by `SweepResult.save`, as a finished result."
         )
+        cure = "Give another path: a sweep resumes only stores that `store=` created."
+        raise structure_error("sweep", wrong, cure)
     why = _moved(store, now, plan.request.space, coordinates)
     if "search" not in {*was, *now} and (was["space"] != now["space"] or why):
         same = was["key"] == now["key"]

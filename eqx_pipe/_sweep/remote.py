@@ -126,9 +126,6 @@ class _Answer(NamedTuple):
     computed: list[_Computed] | None
 
 
-_Rows: TypeAlias = Int64[np.ndarray, " some"] | None
-
-
 @dataclasses.dataclass(eq=False)
 class _Call:
     """A call of `compute_in_worker`, its future, and how often its chunks were tried.
@@ -136,7 +133,7 @@ class _Call:
     The chunks have their numbers, and the rows that they lack, or `None` for all.
     """
 
-    chunks: list[tuple[int, _Rows]]
+    chunks: list[tuple[int, Int64[np.ndarray, " some"] | None]]
     tries: int = 0
     carries: bool = False
     """True if the call carries the function."""
@@ -574,11 +571,8 @@ def _prepared(task: _Task) -> Work:
     points = dataclasses.replace(points, **task.fields)
     (here, own), (there, theirs) = _program(points), task.program
     if here != there:
-        raise sweep_error(
-            "sweep",
-            "a worker traces another program from `fn`.",
-            "Give the workers the same versions of the modules that `fn` uses.",
-        )
+        cure = "Give the workers the same versions of the modules that `fn` uses."
+        raise sweep_error("sweep", "a worker traces another program from `fn`.", cure)
     if own != theirs:
         raise sweep_error(
             "sweep",
