@@ -9,7 +9,7 @@ import dataclasses
 import functools as ft
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -61,7 +61,7 @@ class Work(abc.ABC):
         """The number of rows of a chunk that is kept in memory."""
         return max(1, self.size)
 
-    def at(self, space: Space, key: Key | None) -> Self:
+    def at(self, space: Space, key: Key | None) -> "Work":
         """Return the same work for another space of the same structure."""
         return dataclasses.replace(self, points=self.points.at(space, key))
 
