@@ -12,19 +12,18 @@ while the others go on. This costs as much as some steps, so it is done when the
 that wait have missed as many.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._errors import value_error
-from .elementary import FUNCTIONS, calls_c, threefry
+from .elementary import FUNCTIONS, calls_c
 from .elementwise import ELEMENTWISE
 from .llvm import Code, Value
 from .scalars import (
     Block,
     Choice,
-    Draw,
     Load,
     Loop,
     Operation,
@@ -32,6 +31,7 @@ from .scalars import (
     Scalar,
     Store,
     Table,
+    within,
 )
 
 _BOOL, _INDEX = np.dtype(bool), np.dtype("int64")
@@ -74,7 +74,7 @@ def kernel_code(program: Program, results: Sequence[Result], code: Code) -> str:
                 writer.values[scalar] = _gather(code, base, scalar.dtype, places)
     writer.steps(before, pool.fresh)
     if loop is not None:
-        used = {*_read_by([loop, *after]), *block.outputs}
+        used = {x for x in within([loop, after, block.outputs]) if type(x) is Scalar}
         pool.keep([s for s in writer.values if s in writer.varying and s in used])
         moved = sum(len(o.scalars) for o in operands) + sum(r.size for r in results)
         pool.run(loop, _work(before) + _work(after) + _MEMORY * moved)
@@ -160,69 +160,23 @@ def _scatter(
     code.emit(f"call void {function}({value}, <{width} x ptr> {addresses}, {mask})")
 
 
-# What a step takes, in vector operations of arithmetic, about: elementary functions,
-# those of C's library, random words, numbers that are read or written lane by lane, and
-# the turns of a loop.
-_FUNCTION, _IN_C, _DRAW, _MEMORY, _TURNS = 20, 500, 120, 32, 8
+# What an operation takes, compared with arithmetic: elementary functions, those of C's
+# library, random words, and reading or writing a number of each lane.
+_FUNCTION, _IN_C, _DRAW, _MEMORY = 20, 500, 120, 32
 
 
-def _work(steps: Iterable[Any]) -> int:
-    """Estimate how long steps take."""
+def _work(steps: Sequence[Any]) -> int:
+    """Estimate how long steps take, compared with an operation of arithmetic."""
 
-    def of(step: Any) -> int:
-        match step:
-            case Operation():
-                name = step.primitive
-                if calls_c(name, step.output.dtype):
-                    return _IN_C
-                return _FUNCTION if name in FUNCTIONS or name == "rem" else 1
-            case Draw():
-                return _DRAW
-            case Loop():
-                return _TURNS * (_work(step.test.steps) + _work(step.body.steps))
-            case Choice():
-                return sum(_work(branch.steps) for branch in step.branches)
-            case _:
-                return 1
+    def of(step: Operation) -> int:
+        name = step.primitive
+        if calls_c(name, step.outputs[0].dtype):
+            return _IN_C
+        if name in FUNCTIONS or name == "rem":
+            return _FUNCTION
+        return _DRAW if name == "threefry2x32" else 1
 
-    return sum(map(of, steps))
-
-
-def _blocks_of(step: Any) -> list[Block]:
-    """Return the blocks within a step."""
-    match step:
-        case Loop():
-            return [step.test, step.body]
-        case Choice():
-            return step.branches
-        case _:
-            return []
-
-
-def _all(steps: Iterable[Any]) -> Iterator[Any]:
-    """Yield steps and those within them."""
-    for step in steps:
-        yield step
-        for block in _blocks_of(step):
-            yield from _all(block.steps)
-
-
-def _read_by(steps: Iterable[Any]) -> Iterator[Scalar]:
-    """Yield the scalars that steps read."""
-    for step in _all(steps):
-        match step:
-            case Operation() | Draw():
-                yield from step.inputs
-            case Store():
-                yield from (step.place, step.value)
-            case Load():
-                yield step.place
-            case Loop():
-                yield from step.init
-            case Choice():
-                yield step.which
-        for block in _blocks_of(step):
-            yield from block.outputs
+    return sum(of(step) for step in within(steps) if isinstance(step, Operation))
 
 
 def _parts(
@@ -235,8 +189,7 @@ def _parts(
         k = places[0]
         before, after = steps[:k], steps[k + 1 :]
         # Other loops and tables would run for all lanes, to refill some.
-        inside = _all([*before, *after])
-        if not any(isinstance(step, Loop | Store) for step in inside):
+        if not any(isinstance(x, Loop | Store) for x in within([before, after])):
             return before, steps[k], after
     return steps, None, []
 
@@ -347,9 +300,6 @@ class _Writer:
             match step:
                 case Operation():
                     if any(s in self.varying for s in step.inputs):
-                        self.varying.add(step.output)
-                case Draw():
-                    if any(s in self.varying for s in step.inputs):
                         self.varying.update(step.outputs)
                 case Store():
                     if step.value in self.varying or step.place in self.varying:
@@ -397,12 +347,9 @@ class _Writer:
             match step:
                 case Operation():
                     inputs = self.code.together(*map(self.read, step.inputs))
-                    function = ELEMENTWISE[step.primitive]
-                    self.values[step.output] = function(*inputs, **step.params)
-                case Draw():
-                    words = map(self.read, step.inputs)
-                    draws = self.code.function("threefry", threefry, *words)
-                    self.values |= zip(step.outputs, draws, strict=True)
+                    found = ELEMENTWISE[step.primitive](*inputs, **step.params)
+                    found = found if isinstance(found, list) else [found]
+                    self.values |= zip(step.outputs, found, strict=True)
                 case Store():
                     address, varying = self._address(step)
                     value = self.read(step.value)
@@ -562,17 +509,6 @@ _MANY, _FEW, _LONG_CARRY = 4, 2, 8
 
 def lanes_of(program: Program, vector_bytes: int) -> int:
     """Return the number of lanes of a block, for vectors of `float32`."""
-    is_long = _longest_carry(program.block.steps) > _LONG_CARRY
+    loops = (x for x in within(program.block) if isinstance(x, Loop))
+    is_long = any(len(loop.carry) > _LONG_CARRY for loop in loops)
     return (_FEW if is_long else _MANY) * vector_bytes // 4
-
-
-def _longest_carry(steps: Sequence[Any]) -> int:
-    longest = 0
-    for step in steps:
-        if isinstance(step, Loop):
-            inner = _longest_carry([*step.test.steps, *step.body.steps])
-            longest = max(longest, len(step.carry), inner)
-        elif isinstance(step, Choice):
-            inner = (_longest_carry(branch.steps) for branch in step.branches)
-            longest = max(longest, *inner)
-    return longest

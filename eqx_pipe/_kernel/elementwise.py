@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from .elementary import FUNCTIONS
+from .elementary import FUNCTIONS, threefry
 from .llvm import Value, quotient, remainder, shift
 
 
@@ -110,6 +110,7 @@ ELEMENTWISE: dict[str, Callable[..., Value]] = {
     "copy": lambda x: x,
     "copy_p": lambda x: x,
     "stop_gradient": lambda x: x,
+    "threefry2x32": lambda *words: words[0].code.function("threefry", threefry, *words),
     **FUNCTIONS,
 }
 """Functions of values, and of the parameters of a primitive below."""

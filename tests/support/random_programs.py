@@ -111,8 +111,8 @@ def _floats(rng):
             lambda s: {"f": jnp.log1p(jnp.abs(s["f"])) * jnp.sign(s["f"])},
             lambda s: {"f": jnp.stack([s["f"] @ s["f"], s["f"][by], s["f"].sum()]) / 9},
             lambda s: {"f": lax.select_n(s["w"] > 7, s["f"], jnp.cos(s["f"]))},
-            lambda s: {"f": jnp.tanh(s["f"]) ** (s["i"] & 3)},
-            lambda s: {"f": (2 + jnp.tanh(s["f"])) ** -(s["w"] & 3).astype(jnp.int8)},
+            lambda s: {"f": lax.pow(jnp.tanh(s["f"]), jnp.full(3, s["i"] & 3))},
+            lambda s: {"f": lax.pow(2 + jnp.sin(s["f"]), -(s["w"] & 3).astype("int8"))},
             lambda s: {"f": jnp.sqrt(jnp.abs(s["f"]) + 1) / (1 + s["f"][by] ** 2)},
         ],
     )
