@@ -51,7 +51,7 @@ def kernel_code(program: Program, results: Sequence[Result], code: Code) -> str:
     """Return the LLVM function that computes a program for `n` points.
 
     Its arguments are the addresses of the operands and of the results, the number of
-    points, at least as many as a block has lanes, and it returns 1 if it was stopped.
+    points, at least 1, and it returns 1 if it was stopped.
     """
     writer = _Writer(code, program)
     operands, block = program.operands, program.block
@@ -216,20 +216,16 @@ class _Pool:
         """Return the points of the lanes: the next for those that are not busy."""
         code, width = self.code, self.code.width
         begin = code.load(self.next, _INDEX)
-        if not self.refills:
-            # The last block overlaps the one before, and writes the same values again.
-            last = self.num_points - width
-            code.store(begin + width, self.next)
-            return (begin < last).where(begin, last) + code.each_lane(range(width))
-        free = ~code.load(self.busy, _BOOL, True)
-        bits = code.mask_bits(free)
-        before = code.each_lane([2**k - 1 for k in range(width)], bits.dtype)
-        place = begin + (bits & before).call("ctpop").to(_INDEX)
-        self.fresh = free & (place < self.num_points)
-        code.store(begin + bits.call("ctpop").to(_INDEX), self.next)
-        points = self.fresh.where(place, code.load(self.points, _INDEX, True))
-        code.store(points, self.points)
-        return points
+        place, count = code.each_lane(range(width)), width
+        if self.refills:
+            self.fresh = ~code.load(self.busy, _BOOL, True)
+            bits = code.mask_bits(self.fresh)
+            before = code.each_lane([2**k - 1 for k in range(width)], bits.dtype)
+            place, count = (x.call("ctpop").to(_INDEX) for x in (bits & before, bits))
+        code.store(begin + count, self.next)
+        # Lanes without a point repeat the last, and write the same values again.
+        points = (begin + place).call("smin", self.num_points - 1)
+        return self._kept(points, self.points) if self.refills else points
 
     def has_more(self) -> Value:
         """Return whether points are left."""
