@@ -109,55 +109,53 @@ def _argument(code: Code, base: str, place: int) -> str:
     return code.register(f"load ptr, ptr {slot}")
 
 
-def _memory(code: Code, dtype: np.dtype) -> str:
-    """Return the type of a dtype in memory, where a bool is a byte."""
-    return "i8" if dtype == _BOOL else code.type(dtype)
+def _in_memory(dtype: np.dtype) -> np.dtype:
+    """Return the dtype of numbers in memory, where a bool is a byte."""
+    return np.dtype("uint8") if dtype == _BOOL else dtype
 
 
 def _load(code: Code, base: str, dtype: np.dtype, place: int) -> Value:
-    kind = _memory(code, dtype)
+    stored = _in_memory(dtype)
+    kind = code.type(stored)
     address = code.register(f"getelementptr {kind}, ptr {base}, i64 {place}")
-    text = code.register(f"load {kind}, ptr {address}")
-    return _from_memory(code, Value(code, text, dtype))
+    return code.load(address, stored).to(dtype)
 
 
-def _from_memory(code: Code, value: Value) -> Value:
-    if value.dtype != _BOOL:
-        return value
-    byte = value.changed(dtype=np.dtype("uint8"))
-    return byte.compare("ne", 0)
-
-
-def _addresses(code: Code, base: str, kind: str, places: Value) -> str:
-    return code.register(f"getelementptr {kind}, ptr {base}, {places}")
+def _addresses(
+    code: Code, base: str, dtype: np.dtype, places: Value
+) -> tuple[str, str]:
+    """Return the type and the register of addresses, one for each lane."""
+    text = f"getelementptr {code.type(dtype)}, ptr {base}, {places}"
+    return f"<{code.width} x ptr>", code.register(text)
 
 
 def _gather(code: Code, base: str, dtype: np.dtype, places: Value) -> Value:
-    width, kind = code.width, _memory(code, dtype)
-    vector, name = f"<{width} x {kind}>", code.suffix(kind)
-    function = f"@llvm.masked.gather.{name}.v{width}p0"
-    arguments = f"<{width} x ptr>", f"<{width} x i1>", vector
-    code.declarations.add(f"declare {vector} {function}({', '.join(arguments)})")
-    addresses = _addresses(code, base, kind, places)
-    text = code.register(
-        f"call {vector} {function}(<{width} x ptr> {addresses}, "
-        f"<{width} x i1> splat (i1 true), {vector} zeroinitializer)"
+    stored = _in_memory(dtype)
+    kind, end = code.type(stored, True), code.suffix(stored, True)
+    all_lanes = code.spread(code.constant(True, bool))
+    text = code.call(
+        kind,
+        f"@llvm.masked.gather.{end}.v{code.width}p0",
+        _addresses(code, base, stored, places),
+        (all_lanes.type, all_lanes.text),
+        (kind, "zeroinitializer"),
     )
-    return _from_memory(code, Value(code, text, dtype, lanes=True))
+    return Value(code, code.register(text), stored, lanes=True).to(dtype)
 
 
 def _scatter(
     code: Code, base: str, value: Value, places: Value, mask: Value | None
 ) -> None:
-    width, kind = code.width, _memory(code, value.dtype)
-    vector, name = f"<{width} x {kind}>", code.suffix(kind)
-    function = f"@llvm.masked.scatter.{name}.v{width}p0"
-    arguments = vector, f"<{width} x ptr>", f"<{width} x i1>"
-    code.declarations.add(f"declare void {function}({', '.join(arguments)})")
-    addresses = _addresses(code, base, kind, places)
-    value = value.to("uint8") if value.dtype == _BOOL else value
+    value = value.to(_in_memory(value.dtype))
     mask = code.spread(code.constant(True, bool)) if mask is None else mask
-    code.emit(f"call void {function}({value}, <{width} x ptr> {addresses}, {mask})")
+    text = code.call(
+        "void",
+        f"@llvm.masked.scatter.{code.suffix(value.dtype, True)}.v{code.width}p0",
+        (value.type, value.text),
+        _addresses(code, base, value.dtype, places),
+        (mask.type, mask.text),
+    )
+    code.emit(text)
 
 
 # What an operation takes, compared with arithmetic: elementary functions, those of C's
@@ -234,14 +232,15 @@ class _Pool:
     def keep(self, scalars: Sequence[Scalar]) -> None:
         """Give the lanes that are not fresh their own values back."""
         for scalar in scalars:
-            value = self.writer.read(scalar)
-            slot = self.code.allocate(value.type, zeros=True)
+            value, slot = self.writer.read(scalar), self._slot(scalar)
             self.writer.values[scalar] = self._kept(value, slot)
+
+    def _slot(self, scalar: Scalar) -> str:
+        return self.code.allocate(self.code.type(scalar.dtype, True), zeros=True)
 
     def _kept(self, value: Value, slot: str) -> Value:
         assert self.fresh is not None
-        old = self.code.load(slot, value.dtype, True)
-        value = self.fresh.where(value, old)
+        value = self.fresh.where(value, self.code.load(slot, value.dtype, True))
         self.code.store(value, slot)
         return value
 
@@ -251,11 +250,9 @@ class _Pool:
         `work` is that of a refill.
         """
         code, width = self.code, self.code.width
-        slots = [
-            code.allocate(code.type(s.dtype, True), zeros=True) for s in loop.carry
-        ]
+        slots = [*map(self._slot, loop.carry)]
         for init, slot in zip(loop.init, slots, strict=True):
-            self._kept(code.spread(self.writer.read(init)), slot)
+            self._kept(self.writer.read(init), slot)
         of_turn = _work([*loop.test.steps, *loop.body.steps])
         limit = code.constant(width * work // max(1, of_turn), _INDEX)
         without_end = np.iinfo(_INDEX).max
@@ -333,8 +330,9 @@ class _Writer:
             return self.code.constant(scalar.known, scalar.dtype)
         return self.values[scalar]
 
-    def as_marked(self, scalar: Scalar, value: Value) -> Value:
-        """Return a value as a vector if `scalar` depends on the point."""
+    def as_marked(self, scalar: Scalar, value: Value | None = None) -> Value:
+        """Return a value, by default its own, as a vector if `scalar` varies."""
+        value = self.read(scalar) if value is None else value
         return self.code.spread(value) if scalar in self.varying else value
 
     def steps(self, steps: Sequence[Any], mask: Value | None) -> None:
@@ -403,7 +401,7 @@ class _Writer:
         self._poll()
         self._recall(slots, loop.carry)
         self.steps(loop.test.steps, mask)
-        test = self.read(loop.test.outputs[0])
+        test = self.as_marked(loop.test.outputs[0])
         # Values of lanes that are off must not keep a loop going.
         active = test & mask if test.lanes and mask is not None else test
         code.branch(goes_on(active), body, end)

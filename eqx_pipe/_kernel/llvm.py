@@ -286,15 +286,21 @@ class Code:
         text = self.register(f"select {test}, {then}, {otherwise}")
         return then.changed(text=text)
 
-    def intrinsic(self, name: str, *values: Value, tail: str = "") -> Value:
+    def call(self, result: str, function: str, *arguments: tuple[str, str]) -> str:
+        """Declare a function, and return the text that calls it.
+
+        Arguments are pairs of a type and a number or register.
+        """
+        kinds = ", ".join(kind for kind, _ in arguments)
+        self.declarations.add(f"declare {result} {function}({kinds}) nounwind")
+        return f"call {result} {function}({', '.join(map(' '.join, arguments))})"
+
+    def intrinsic(self, name: str, *values: Value, tail: Sequence[Any] = ()) -> Value:
         """Call a function of LLVM on values of one dtype, which it returns."""
         values = tuple(self.together(*values))
-        kind = values[0].type
-        function = f"@llvm.{name}.{self._suffix(values[0])}"
-        kinds = ", ".join([kind] * len(values) + (["i1"] if tail else []))
-        self.declarations.add(f"declare {kind} {function}({kinds})")
-        texts = ", ".join([*map(str, values), *([tail] if tail else [])])
-        text = self.register(f"call {kind} {function}({texts})")
+        kind, end = values[0].type, self.suffix(values[0].dtype, values[0].lanes)
+        arguments = *((kind, v.text) for v in values), *tail
+        text = self.register(self.call(kind, f"@llvm.{name}.{end}", *arguments))
         return values[0].changed(text=text)
 
     def convert_by(self, name: str, value: Value, dtype: np.dtype) -> Value:
@@ -305,11 +311,11 @@ class Code:
     def saturate(self, value: Value, dtype: np.dtype) -> Value:
         """Convert a float to the nearest integer of a dtype towards 0; NaN to 0."""
         result = value.changed(dtype=dtype)
-        name = "fptosi.sat" if dtype.kind == "i" else "fptoui.sat"
-        function = f"@llvm.{name}.{self._suffix(result)}.{self._suffix(value)}"
-        self.declarations.add(f"declare {result.type} {function}({value.type})")
-        text = self.register(f"call {result.type} {function}({value})")
-        return result.changed(text=text)
+        name = "fptosi" if dtype.kind == "i" else "fptoui"
+        ends = (self.suffix(v.dtype, v.lanes) for v in (result, value))
+        function = f"@llvm.{name}.sat.{'.'.join(ends)}"
+        text = self.call(result.type, function, (value.type, value.text))
+        return result.changed(text=self.register(text))
 
     def mask_bits(self, test: Value) -> Value:
         """Return the truth of each lane as the bits of an integer."""
@@ -328,10 +334,8 @@ class Code:
             each = ft.partial(self._lane_by_lane, name)
             return self.function(f"each.{name}", each, *values)[0]
         kind = values[0].type
-        kinds = ", ".join([kind] * len(values))
-        self.declarations.add(f"declare {kind} @libm.{name}({kinds}) nounwind")
-        texts = ", ".join(map(str, values))
-        text = self.register(f"call {kind} @libm.{name}({texts})")
+        arguments = ((kind, v.text) for v in values)
+        text = self.register(self.call(kind, f"@libm.{name}", *arguments))
         return values[0].changed(text=text)
 
     def _lane_by_lane(self, name: str, *values: Value) -> list[Value]:
@@ -347,13 +351,11 @@ class Code:
             out = out.changed(text=text)
         return [out]
 
-    def suffix(self, kind: str, lanes: bool = True) -> str:
+    def suffix(self, dtype: np.dtype, lanes: bool) -> str:
         """Return how names of LLVM's functions end for a type."""
-        name = {"float": "f32", "double": "f64"}.get(kind, kind)
+        bits = self.type(dtype).removeprefix("i")
+        name = {"float": "f32", "double": "f64"}.get(bits, f"i{bits}")
         return f"v{self.width}{name}" if lanes else name
-
-    def _suffix(self, value: Value) -> str:
-        return self.suffix(self.type(value.dtype), value.lanes)
 
     def function(
         self, name: str, write: Callable[..., Sequence[Value]], *values: Value
