@@ -90,17 +90,13 @@ def kernel_code(program: Program, results: Sequence[Result], code: Code) -> str:
     code.emit("ret i32 0")
     code.label("stopped")
     code.emit("ret i32 1")
-    return "\n".join(
-        [
-            "@stop = global ptr null",
-            *(text for text, _ in code.functions.values()),
-            "define internal i32 @kernel(ptr %operands, ptr %results, i64 %n) #0 {",
-            *code.allocations,
-            *code.lines,
-            "}",
-            *sorted(code.declarations),
-        ]
-    )
+    parts = [
+        "@stop = global ptr null",
+        *(text for text, *_ in code.functions.values()),
+        code.definition("i32 @kernel(ptr %operands, ptr %results, i64 %n)"),
+        *sorted(code.declarations),
+    ]
+    return "\n".join(parts)
 
 
 def _argument(code: Code, base: str, place: int) -> str:

@@ -7,8 +7,10 @@ Only this file writes such instructions, each after a guard, with XLA's results.
 """
 
 import contextlib
+import copy
 import dataclasses
 import functools as ft
+import itertools as it
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -170,8 +172,8 @@ class Code:
         self.lines: list[str] = []
         self.allocations: list[str] = []
         self.declarations: set[str] = set()
-        self.functions: dict[str, tuple[str, list[Value]]] = {}
-        self._count = 0
+        self.functions: dict[str, tuple[str, str, list[Value]]] = {}
+        self._names = it.count()
 
     def type(self, dtype: np.dtype, lanes: bool = False) -> str:
         """Return the LLVM type of a dtype."""
@@ -180,8 +182,7 @@ class Code:
 
     def name(self, stem: str = "v") -> str:
         """Return a new name for a register or a label."""
-        self._count += 1
-        return f"{stem}{self._count}"
+        return f"{stem}{next(self._names)}"
 
     def emit(self, line: str) -> None:
         """Append an instruction without a result."""
@@ -331,7 +332,7 @@ class Code:
     def libm(self, name: str, *values: Value) -> Value:
         """Call a function of C's library, lane by lane."""
         if any(v.lanes for v in values):
-            each = ft.partial(self._lane_by_lane, name)
+            each = lambda *xs: xs[0].code._lane_by_lane(name, *xs)  # noqa: E731
             return self.function(f"each.{name}", each, *values)[0]
         kind = values[0].type
         arguments = ((kind, v.text) for v in values)
@@ -366,34 +367,26 @@ class Code:
         dtypes = ".".join(v.dtype.name for v in values)
         name = f"{name}.{dtypes}.{'lanes' if values[0].lanes else 'shared'}"
         if name not in self.functions:
-            self.functions[name] = "", []
-            outer = self.lines, self.allocations
-            self.lines, self.allocations = [], []
-            arguments = [v.changed(text=f"%{self.name('x')}") for v in values]
-            outputs = write(*arguments)
+            inner = copy.copy(self)
+            inner.lines, inner.allocations = [], []
+            given = [v.changed(code=inner, text=f"%x{k}") for k, v in enumerate(values)]
+            outputs, result = list(write(*given)), "poison"
             kinds = f"{{ {', '.join(v.type for v in outputs)} }}"
-            result = "poison"
             for k, v in enumerate(outputs):
-                result = self.register(f"insertvalue {kinds} {result}, {v}, {k}")
-            self.emit(f"ret {kinds} {result}")
-            text = "\n".join(
-                [
-                    f"define internal {kinds} @{name}({', '.join(map(str, arguments))})"
-                    " #0 {",
-                    *self.allocations,
-                    *self.lines,
-                    "}",
-                ]
-            )
-            self.lines, self.allocations = outer
-            self.functions[name] = text, list(outputs)
-        outputs = self.functions[name][1]
-        kinds = f"{{ {', '.join(v.type for v in outputs)} }}"
+                result = inner.register(f"insertvalue {kinds} {result}, {v}, {k}")
+            inner.emit(f"ret {kinds} {result}")
+            head = f"{kinds} @{name}({', '.join(map(str, given))})"
+            self.functions[name] = inner.definition(head), kinds, outputs
+        _, kinds, outputs = self.functions[name]
         text = self.register(f"call {kinds} @{name}({', '.join(map(str, values))})")
-        return [
-            v.changed(text=self.register(f"extractvalue {kinds} {text}, {k}"))
-            for k, v in enumerate(outputs)
-        ]
+        texts = (f"extractvalue {kinds} {text}, {k}" for k in range(len(outputs)))
+        results = zip(outputs, map(self.register, texts), strict=True)
+        return [v.changed(code=self, text=text) for v, text in results]
+
+    def definition(self, head: str) -> str:
+        """Return the function of these instructions."""
+        lines = *self.allocations, *self.lines
+        return "\n".join([f"define internal {head} #0 {{", *lines, "}"])
 
     def patched(
         self, value: Value, test: Value, other: Callable[..., Value], *values: Value
