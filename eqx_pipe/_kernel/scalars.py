@@ -457,7 +457,7 @@ def _while(writer: Writer, eqn: Equation, *inputs: Scalars) -> list[Scalars]:
     test_consts, body_consts = inputs[:num_test], inputs[num_test:][:num_body]
     init = inputs[num_test + num_body :]
     inner = open_jaxpr(params["body_jaxpr"])[0]
-    # What the body passes on is no carry, so lanes may share it.
+    # Values that the body returns unchanged stay inputs, which lanes can share.
     carried = inner.invars[num_body:]
     passed = [a is b for a, b in zip(inner.outvars, carried, strict=True)]
 
