@@ -4,23 +4,19 @@ A block runs the whole program for a number of points, its lanes. Numbers that d
 depend on the point are kept once, all others in vectors. A loop whose lanes take
 different numbers of steps goes on until all have finished, and keeps the carries of
 those that have; a branch is skipped if no lane takes it. The mask of lanes is passed
-down, so that a loop inside of another never runs for a lane that has finished.
-
-If the program has one loop whose number of steps depends on the point, with nothing
-but arithmetic before and after it, lanes that have finished take the next points,
-while the others go on. This costs as much as some steps, so it is done when the lanes
-that wait have missed as many.
+down, so that a loop inside of another never runs for a lane that has finished. Lanes
+that have finished the program's only loop take other points (`pool`).
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._errors import value_error
-from .elementary import FUNCTIONS, calls_c
 from .elementwise import ELEMENTWISE
 from .llvm import Code, Value
+from .pool import Pool, parts_of, steps_of_refill
 from .scalars import (
     Block,
     Choice,
@@ -62,8 +58,8 @@ def kernel_code(program: Program, results: Sequence[Result], code: Code) -> str:
         if not operand.lanes:
             for at, scalar in enumerate(operand.scalars):
                 writer.values[scalar] = _load(code, base, scalar.dtype, at)
-    before, loop, after = _parts(block, writer.varying)
-    pool = _Pool(writer, refills=loop is not None)
+    before, loop, after = parts_of(block, writer.varying)
+    pool = Pool(code, refills=loop is not None)
     code.jump("fill")
     code.label("fill")
     points = pool.take()
@@ -75,16 +71,21 @@ def kernel_code(program: Program, results: Sequence[Result], code: Code) -> str:
     writer.steps(before, pool.fresh)
     if loop is not None:
         used = {x for x in within([loop, after, block.outputs]) if type(x) is Scalar}
-        pool.keep([s for s in writer.values if s in writer.varying and s in used])
+        used &= writer.varying
+        for scalar, value in writer.values.items():
+            if scalar in used:
+                writer.values[scalar], _ = pool.kept(value)
+        slots = [pool.kept(writer.read(scalar))[1] for scalar in loop.init]
         moved = sum(len(o.scalars) for o in operands) + sum(r.size for r in results)
-        pool.run(loop, _work(before) + _work(after) + _MEMORY * moved)
+        pool.begin(steps_of_refill(before, loop, after, moved))
+        writer.loop(loop, slots, None, pool.goes_on)
     writer.steps(after, None)
     scalars = iter(block.outputs)
     for result, base in zip(results, outputs, strict=True):
         for at in range(result.size):
             value = code.spread(writer.read(next(scalars)))
             places = points * result.size + at
-            _scatter(code, base, value, places, pool.finished)
+            _scatter(code, base, value, places, pool.finished())
     code.branch(pool.has_more(), "fill", "end")
     code.label("end")
     code.emit("ret i32 0")
@@ -152,119 +153,6 @@ def _scatter(
         (mask.type, mask.text),
     )
     code.emit(text)
-
-
-# What an operation takes, compared with arithmetic: elementary functions, those of C's
-# library, random words, and reading or writing a number of each lane.
-_FUNCTION, _IN_C, _DRAW, _MEMORY = 20, 500, 120, 32
-
-
-def _work(steps: Sequence[Any]) -> int:
-    """Estimate how long steps take, compared with an operation of arithmetic."""
-
-    def of(step: Operation) -> int:
-        name = step.primitive
-        if calls_c(name, step.outputs[0].dtype):
-            return _IN_C
-        if name in FUNCTIONS or name == "rem":
-            return _FUNCTION
-        return _DRAW if name == "threefry2x32" else 1
-
-    return sum(of(step) for step in within(steps) if isinstance(step, Operation))
-
-
-def _parts(
-    block: Block, varying: Collection[Scalar]
-) -> tuple[list[Any], Loop | None, list[Any]]:
-    """Return the loop whose lanes are refilled, and the steps before and after it."""
-    steps = block.steps
-    places = [k for k, step in enumerate(steps) if isinstance(step, Loop)]
-    if len(places) == 1 and steps[places[0]].test.outputs[0] in varying:
-        k = places[0]
-        before, after = steps[:k], steps[k + 1 :]
-        # Other loops and tables would run for all lanes, to refill some.
-        if not any(isinstance(x, Loop | Store) for x in within([before, after])):
-            return before, steps[k], after
-    return steps, None, []
-
-
-class _Pool:
-    """The points of a block's lanes, which take others as they finish.
-
-    The lanes that have a new point are `fresh`, and those that have done theirs
-    `finished`; `None` stands for all lanes.
-    """
-
-    def __init__(self, writer: "_Writer", refills: bool):
-        self.writer, self.code, self.refills = writer, writer.code, refills
-        self.fresh: Value | None = None
-        self.finished: Value | None = None
-        self.next, self.limit, self.missed = (
-            self.code.allocate("i64", zeros=True) for _ in range(3)
-        )
-        self.points = self.code.allocate(self.code.type(_INDEX, True), zeros=True)
-        self.busy = self.code.allocate(self.code.type(_BOOL, True), zeros=True)
-        self.num_points = Value(self.code, "%n", _INDEX)
-
-    def take(self) -> Value:
-        """Return the points of the lanes: the next for those that are not busy."""
-        code, width = self.code, self.code.width
-        begin = code.load(self.next, _INDEX)
-        place, count = code.each_lane(range(width)), width
-        if self.refills:
-            self.fresh = ~code.load(self.busy, _BOOL, True)
-            bits = code.mask_bits(self.fresh)
-            before = code.each_lane([2**k - 1 for k in range(width)], bits.dtype)
-            place, count = (x.call("ctpop").to(_INDEX) for x in (bits & before, bits))
-        code.store(begin + count, self.next)
-        # Lanes without a point repeat the last, and write the same values again.
-        points = (begin + place).call("smin", self.num_points - 1)
-        return self._kept(points, self.points) if self.refills else points
-
-    def has_more(self) -> Value:
-        """Return whether points are left."""
-        return self.code.load(self.next, _INDEX) < self.num_points
-
-    def keep(self, scalars: Sequence[Scalar]) -> None:
-        """Give the lanes that are not fresh their own values back."""
-        for scalar in scalars:
-            value, slot = self.writer.read(scalar), self._slot(scalar)
-            self.writer.values[scalar] = self._kept(value, slot)
-
-    def _slot(self, scalar: Scalar) -> str:
-        return self.code.allocate(self.code.type(scalar.dtype, True), zeros=True)
-
-    def _kept(self, value: Value, slot: str) -> Value:
-        assert self.fresh is not None
-        value = self.fresh.where(value, self.code.load(slot, value.dtype, True))
-        self.code.store(value, slot)
-        return value
-
-    def run(self, loop: Loop, work: int) -> None:
-        """Write the loop, which ends when a refill costs less than to wait.
-
-        `work` is that of a refill.
-        """
-        code, width = self.code, self.code.width
-        slots = [*map(self._slot, loop.carry)]
-        for init, slot in zip(loop.init, slots, strict=True):
-            self._kept(self.writer.read(init), slot)
-        of_turn = _work([*loop.test.steps, *loop.body.steps])
-        limit = code.constant(width * work // max(1, of_turn), _INDEX)
-        without_end = np.iinfo(_INDEX).max
-        code.store(self.has_more().where(limit, without_end), self.limit)
-        code.store(code.constant(0, _INDEX), self.missed)
-
-        def goes_on(active: Value) -> Value:
-            bits = code.mask_bits(active)
-            code.store(active, self.busy)
-            missed = code.load(self.missed, _INDEX)
-            missed = missed + (width - bits.call("ctpop").to(_INDEX))
-            code.store(missed, self.missed)
-            return bits.compare("ne", 0) & (missed <= code.load(self.limit, _INDEX))
-
-        self.writer.loop(loop, slots, None, goes_on)
-        self.finished = ~code.load(self.busy, _BOOL, True)
 
 
 class _Writer:
