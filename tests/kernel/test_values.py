@@ -1,5 +1,6 @@
 """The values of kernels: those of JAX, at the edges and for random programs."""
 
+import platform
 import re
 
 import hypothesis
@@ -390,3 +391,24 @@ def test_bits_of_another_size_are_refused():
     fn = ep.kernel(lambda x: lax.bitcast_convert_type(x, "uint8"))
     with pytest.raises(ValueError, match=r"bitcast_convert_type.* another size, uint8"):
         jax.vmap(fn)(jnp.ones(3))
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="instructions of x86")
+def test_strict_bits_do_not_depend_on_the_processor(monkeypatch):
+    def fn(x, k):
+        return *_solve(x, k), lax.pow(jnp.sin(x), k), jnp.exp(x), jr.normal(jr.key(k))
+
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=150).astype(np.float32)
+    k = rng.integers(0, 30, 150).astype(np.int32)
+    here = ffi.this_machine()
+    machines = [here, here._replace(cpu="x86-64-v2", features="+sse4.2")]
+    if "+avx2" in here.features and "+fma" in here.features:
+        machines.append(here._replace(cpu="haswell", features="+avx2,+fma"))
+    found = []
+    for machine in machines:
+        for module in (call, ffi):
+            monkeypatch.setattr(module, "this_machine", lambda m=machine: m)
+        found.append(jax.jit(jax.vmap(ep.kernel(fn, strict=True)))(x, k))
+    for other in found[1:]:
+        jax.tree.map(np.testing.assert_array_equal, other, found[0])
