@@ -600,10 +600,8 @@ class _Live(_Memory):
         is_fixed = is_fixed_file(x.__code__.co_filename)
         for value in held_by(x).values():
             # A wrapper of JAX or Equinox does not change its containers.
-            if is_fixed and type(value) in (list, dict):
+            if is_fixed and type(value) in _WITH_ITEMS:
                 super()._object(value, at)
-            elif is_fixed and type(value) in (set, frozenset):
-                self.found.append(frozenset(value))
             else:
                 self.add(value, at)
 
@@ -619,9 +617,6 @@ class _Live(_Memory):
     def _object(self, x: Any, at: _At) -> None:
         if isinstance(x, ft.partial):
             self.add((x.func, x.args, *x.keywords.items()), at)
-        elif type(x).__module__.startswith("jax._src.ad_checkpoint"):
-            # A policy of rematerialisation on JAX 0.10, which compares by its names.
-            self.found.append(x)
         elif type(x) is tuple:
             super()._object(x, at)
         else:
@@ -739,7 +734,7 @@ def _class_of(cls: type) -> _Class:
             break
         own = vars(each)
         members = [pair for pair in own.items() if type(pair[1]) is _MEMBER]
-        slots += [pair for pair in members if pair[0][:2] != "__"]
+        slots += members
         size += 8 * len(members)
         is_known &= type(own.get("__dict__")) in (type(None), _GETSET)
         names = derived if is_library_class(each) else derived_by_users
