@@ -151,6 +151,8 @@ _ASIDE = frozenset(
     " __doc__ __firstlineno__ __module__ __orig_bases__ __parameters__"
     " __static_attributes__ __type_params__ __weakref__ _abc_impl".split()
 )
+# A pytree whose class has such an attribute is flattened by it, or by its fields.
+_FLATTENED = "tree_flatten", "tree_flatten_with_keys", "__dataclass_fields__"
 _OF_JIT = frozenset(vars(jax.jit(lambda: None)))
 _NUMBERS = "<numbers>"
 
@@ -479,7 +481,11 @@ class _Reading(abc.ABC):
         for base in _class_of(x).of_users:
             self.fixed(base, at)
             self.plain(base.__name__, (at, "class"))
-            self._named({k: v for k, v in vars(base).items() if k not in _ASIDE}, at)
+            own = vars(base)
+            self._named({k: v for k, v in own.items() if k not in _ASIDE}, at)
+            for field in own.get("__dataclass_fields__", {}).values():
+                if field.metadata:  # it may hold a converter
+                    self.add(field.metadata, (at, field.name))
 
     def _function(self, x: types.FunctionType, at: _At) -> None:
         """Add a function: its code, and all that the code can reach by name."""
@@ -583,6 +589,14 @@ class _Memory(_Reading):
             raise Unsure(x, at)
         self.fixed(x.__code__, at)
         self.found += x.__name__, x.__qualname__
+
+    def _object(self, x: Any, at: _At) -> None:
+        about = _class_of(type(x))
+        # JAX may hold functions that flatten it, which are no attributes of its class.
+        if about.of_users and about.base is object and not jtu.all_leaves([x]):
+            if not any(hasattr(about.cls, name) for name in _FLATTENED):
+                raise Unsure(x, at)
+        super()._object(x, at)
 
 
 class _Live(_Memory):

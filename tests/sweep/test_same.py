@@ -84,6 +84,34 @@ def a_docstring_by_a_function_of_inspect():
     return lambda p: p * float(getdoc(helper)), set_to(helper, "__doc__", "3.0")
 
 
+@case
+def a_converter_of_a_module():
+    box = [1.0]
+
+    class Config(eqx.Module):
+        rate: float = eqx.field(converter=lambda rate: rate * box[0])
+
+    return lambda p: p * Config(1.0).rate, put(box, 0, 3.0)
+
+
+@case
+def a_function_that_makes_a_pytree():
+    box = [1.0]
+
+    class Config:
+        rate = 1.0
+
+    def make(_, rates):
+        config = Config()
+        config.rate = rates[0] * box[0]
+        return config
+
+    jax.tree_util.register_pytree_node(Config, lambda x: ((x.rate,), None), make)
+    config = Config()
+    fn = lambda p: p * jax.tree.map(jnp.asarray, config).rate  # noqa: E731
+    return fn, put(box, 0, 3.0)
+
+
 @kept
 def the_name_of_a_function():
     def helper():
@@ -969,7 +997,12 @@ def by_partial(factor):
     return ft.partial(lambda rate, x: np.float32(rate * x), factor)
 
 
-CALLBACKS = [by_code, by_closure, by_list, by_class, by_globals, by_partial]
+def by_deque(factor):
+    box = collections.deque([factor])
+    return lambda x: np.float32(box[0] * x)
+
+
+CALLBACKS = [by_deque, by_code, by_closure, by_list, by_class, by_globals, by_partial]
 
 
 @pytest.mark.parametrize("make", CALLBACKS)
