@@ -214,7 +214,11 @@ def still_same(x: Any) -> Callable[[], bool]:
             return lambda: _reads(x, reading.found)
         if not is_class:
             pins.append((each, [*map(id, held)], held))  # an address may be used again
-    return lambda: all([*map(id, _held(x))] == was for x, was, _ in pins)
+    token = abc.get_cache_token()
+    return lambda: (
+        token == abc.get_cache_token()
+        and all([*map(id, _held(x))] == was for x, was, _ in pins)
+    )
 
 
 def _reads(x: Any, found: list[Any]) -> bool:
@@ -336,6 +340,7 @@ class _Reading(abc.ABC):
     def read(self, x: Any, at: _At, is_code_known: bool = True) -> None:
         """Add a value, and what its code reads from modules."""
         try:
+            self.plain(abc.get_cache_token(), at)  # `isinstance` depends on it
             self.add(x, at)
             self.settle(is_code_known)
         except Unsure:

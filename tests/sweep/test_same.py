@@ -1126,6 +1126,20 @@ def test_a_new_loader_sees_another_global(monkeypatch):
     assert first() == 3.0
 
 
+def test_a_new_loader_sees_another_registered_class():
+    Number = abc.ABCMeta("Number", (), {})
+    config = types.SimpleNamespace()
+    pipe = lambda x: x * (3.0 if isinstance(config, Number) else 1.0)  # noqa: E731
+
+    def first():
+        loader = ep.data.Loader(np.ones(4, np.float32), pipe, batch_size=2)
+        return next(iter(loader.epoch(loader.init(jax.random.key(0)))))[0]
+
+    assert first() == 1.0
+    Number.register(types.SimpleNamespace)
+    assert first() == 3.0
+
+
 RATE = 1.0
 
 

@@ -4,7 +4,6 @@ A trace reads the function and everything it reaches, which `_same` lists as a g
 it reaches anything that is not understood, nothing is kept.
 """
 
-import abc
 import operator
 import types
 import weakref
@@ -88,8 +87,8 @@ def guard_of(space: Space) -> list[Any] | None:
 
 
 def configuration() -> Hashable:
-    """Return the configuration of JAX, and what `isinstance` depends on."""
-    return _config(jax.config), abc.get_cache_token()
+    """Return the configuration of JAX."""
+    return _config(jax.config)
 
 
 def _array_schema(leaf: Any) -> Hashable:
