@@ -432,6 +432,10 @@ class _Reading(abc.ABC):
         base = about.base
         if base is None:
             raise Unsure(x, at)
+        # JAX may hold functions that flatten it, which are no attributes of its class.
+        if about.of_users and base is object and not jtu.all_leaves([x]):
+            if not any(hasattr(kind, name) for name in _FLATTENED):
+                raise Unsure(x, at)
         if base in _VALUES:
             self.plain(_VALUES[base](x), at)
         elif base in (dict, collections.OrderedDict):
@@ -595,14 +599,6 @@ class _Memory(_Reading):
         self.fixed(x.__code__, at)
         self.found += x.__name__, x.__qualname__
 
-    def _object(self, x: Any, at: _At) -> None:
-        about = _class_of(type(x))
-        # JAX may hold functions that flatten it, which are no attributes of its class.
-        if about.of_users and about.base is object and not jtu.all_leaves([x]):
-            if not any(hasattr(about.cls, name) for name in _FLATTENED):
-                raise Unsure(x, at)
-        super()._object(x, at)
-
 
 class _Live(_Memory):
     """A reading of functions that a program holds, and of what they close over."""
@@ -756,7 +752,8 @@ def _class_of(cls: type) -> _Class:
             break
         own = vars(each)
         members = [pair for pair in own.items() if type(pair[1]) is _MEMBER]
-        slots += members
+        # A class in C may have addresses besides.
+        slots += [pair for pair in members if pair[0] not in _OFFSETS]
         size += 8 * len(members)
         is_known &= type(own.get("__dict__")) in (type(None), _GETSET)
         names = derived if is_library_class(each) else derived_by_users
@@ -785,6 +782,7 @@ def _class_of(cls: type) -> _Class:
     return about
 
 
+_OFFSETS = "__dictoffset__", "__vectorcalloffset__", "__weaklistoffset__"
 _MEMBER, _GETSET = types.MemberDescriptorType, types.GetSetDescriptorType
 _known_library: WeakCache[bool] = WeakCache()
 
