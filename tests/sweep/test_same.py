@@ -1030,6 +1030,12 @@ def test_a_program_that_prints_passes_its_own_names():
         assert NAMES == 3 * [[name]]
 
 
+@pytest.mark.parametrize("text", ["too large", "too small"])
+def test_a_program_raises_its_own_error(text):
+    with pytest.raises(ep.SweepError, match=text):
+        ep.sweep(lambda p: eqx.error_if(p, p > 1.5, text), LINE)
+
+
 NAMES = []
 
 
