@@ -79,6 +79,7 @@ _PARTS: dict[type, Callable[[Any], Any]] = {
     pathlib.PurePosixPath: lambda x: [str(x)],
     pathlib.PureWindowsPath: lambda x: [str(x)],
     type(pathlib.Path()): lambda x: [str(x)],
+    Opaque: lambda x: [x.values],  # hidden from JAX
 }
 """The parts of objects of built-in classes."""
 _EXACT: dict[type, str] = {
@@ -108,8 +109,6 @@ _KINDS: dict[type, str] = {
     types.MethodWrapperType: "_bound",
     # Its slots hide the function and the arguments.
     ft.partial: "_object",
-    # The values that it hides from JAX.
-    Opaque: "_opaque",
     # A program, and the arrays that it closes over.
     **dict.fromkeys(_JAXPRS, "_jaxpr"),
     # A compiled loop, unless it hides a function of Python.
@@ -401,9 +400,6 @@ class _Reading(abc.ABC):
         for each in _PARTS[type(x)](x):
             self.add(each, at)
 
-    def _opaque(self, x: Opaque, at: _At) -> None:
-        self.add(x.values, at)
-
     def _jaxpr(self, x: Any, at: _At) -> None:
         self.fixed(x, at)
         self._items(getattr(x, "consts", ()), at, list)
@@ -607,7 +603,7 @@ class _Live(_Memory):
         self.found.append(Same(x))
 
     array = of_class = unknown = fixed
-    _jitted = _module = _bound = _opaque = _jaxpr = _ufunc = fixed
+    _jitted = _module = _bound = _jaxpr = _ufunc = fixed
 
     def _function(self, x: types.FunctionType, at: _At) -> None:
         # Equal code in two modules reads different globals.

@@ -64,7 +64,7 @@ def kept(
     traces = make()
     arrays = [x for each in traces[1] for x in each.fingerprint.constants]
     # Tracing may itself have changed what it read.
-    if sum(map(nbytes, arrays)) <= _MOST_BYTES and _is_still(guard, fn, space):
+    if sum(map(nbytes, arrays)) <= _MOST_BYTES and guard_of(space, fn) == guard:
         TRACES.put(place, _Entry(ref, guard, traces))
     return traces
 
@@ -78,10 +78,10 @@ def schema(space: Space, key: Key | None) -> Hashable:
     return schemas, key is None, rows, configuration()
 
 
-def guard_of(space: Space) -> list[Any] | None:
+def guard_of(space: Space, fn: Callable[..., Any] | None = None) -> list[Any] | None:
     """Return what a trace reads of a space, or `None` if that may have changed."""
     try:
-        return _guard(None, space)
+        return _guard(fn, space)
     except Unsure:
         return None
 
@@ -97,10 +97,3 @@ def _array_schema(leaf: Any) -> Hashable:
 
 def _guard(fn: Callable[..., Any] | None, space: Space) -> list[Any]:
     return seen_by(fn, space, jtu.tree_leaves(space))
-
-
-def _is_still(guard: list[Any], fn: Callable[..., Any], space: Space) -> bool:
-    try:
-        return _guard(fn, space) == guard
-    except Unsure:
-        return False
