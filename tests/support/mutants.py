@@ -102,7 +102,7 @@ MUTANTS = [
     ("testing/_laws/extensions.py", "if not 1 <= n <= MAX", "if not 0 <= n <= MAX"),
     ("_sweep/request.py", "if not 0 <= index < count", "if not 0 <= index <= count"),
     ("_sweep/request.py", "float(timeout) > 0", "float(timeout) >= 0"),
-    ("_sweep/remote.py", "if self.tries >= _TRIES or", "if self.tries > _TRIES or"),
+    ("_sweep/remote.py", "if call.tries >= _TRIES or", "if call.tries > _TRIES or"),
     (
         "_sweep/work/work.py",
         "min(last * self.each, self.points.size)",
