@@ -311,7 +311,7 @@ def program(
     return plan_of_program(made, seconds, platform)
 
 
-def _is_array(x: Any) -> bool:
+def _is_array(x: object) -> bool:
     return hasattr(x, "shape") and hasattr(x, "dtype")
 
 

@@ -206,7 +206,7 @@ def describe_value(value: Any, limit: int = 80) -> str:
     return f"{text} ({type(value).__name__})"
 
 
-def function_name(value: Any) -> str:
+def function_name(value: object) -> str:
     """Return "the function `name`", without the address of `repr`; `""` for others."""
     name = getattr(value, "__name__", None)
     is_function = callable(value) and not isinstance(value, type)

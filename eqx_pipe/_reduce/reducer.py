@@ -128,12 +128,12 @@ def pick(function: str, by: By, values: PyTree) -> PyTree:
     raise type_error(function, wrong, cure)
 
 
-def picked(reducer: Any, struct: PyTree) -> PyTree:
+def picked(reducer: AbstractReducer, struct: PyTree) -> PyTree:
     """Return the shapes and dtypes of the part that a reducer's `by` selects."""
     return jax.eval_shape(_picking(reducer), struct)
 
 
-def pick_all(reducer: Any, values: PyTree) -> PyTree:
+def pick_all(reducer: AbstractReducer, values: PyTree) -> PyTree:
     """Return the part that a reducer selects from each output of a batch."""
     return jax.vmap(_picking(reducer))(jtu.tree_map(jnp.asarray, values))
 
@@ -143,7 +143,7 @@ def _picking(reducer: Any) -> Callable[[PyTree], PyTree]:
     return lambda one: jtu.tree_map(jnp.asarray, pick(name, reducer.by, one))
 
 
-def public_name(reducer: Any) -> str:
+def public_name(reducer: AbstractReducer) -> str:
     """Return the name of a reducer's class in `eqx_pipe`, for messages."""
     return f"reduce.{type(reducer).__name__}"
 
@@ -485,7 +485,7 @@ def is_reducer(x: object) -> bool:
     return isinstance(x, AbstractReducer)
 
 
-def _on_host(leaf: Any) -> Any:
+def _on_host(leaf: object) -> Any:
     """Return an array in NumPy, unless it contains keys; anything else unchanged."""
     is_array = eqx.is_array(leaf) and not isinstance(leaf, np.ndarray)
     if not is_array or not isinstance(getattr(leaf, "dtype", None), np.dtype):
@@ -769,7 +769,7 @@ def worst_of(dtype: DTypeLike, minimal: bool) -> np.ndarray:
     return np.asarray(np.inf if minimal else -np.inf, dtype)
 
 
-def result_or_nan(leaf: Any, has_value: Any) -> np.ndarray | np.generic:
+def result_or_nan(leaf: object, has_value: object) -> np.ndarray | np.generic:
     """Return a value on the host; without points NaN, or 0 if the dtype has no NaN."""
     value = np.asarray(leaf)
     floating = jnp.issubdtype(value.dtype, jnp.floating)

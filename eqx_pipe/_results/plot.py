@@ -140,7 +140,7 @@ def _selected(array: Any, sel: Mapping[str, object]) -> Any:
     return array
 
 
-def _position(key: str, values: np.ndarray, value: Any) -> int:
+def _position(key: str, values: np.ndarray, value: object) -> int:
     """Return the position of a value on its dim."""
     if values.dtype.kind not in "iuf":
         listed = values.tolist()

@@ -302,5 +302,5 @@ class Source:
         return facts
 
 
-def _in_memory(leaf: Any) -> Any:
+def _in_memory(leaf: object) -> Any:
     return leaf[...] if isinstance(leaf, StoredArray) else leaf

@@ -178,11 +178,7 @@ def _sampled(reading: Reading, order: np.ndarray) -> np.ndarray:
 
 def _axes(space: Space) -> dict[str, Any]:
     return {
-        name: {
-            "label": axis.label or name,
-            "unit": axis.unit,
-            "log": bool(getattr(axis, "is_log", False)),
-        }
+        name: {"label": axis.label or name, "unit": axis.unit, "log": axis.is_log}
         for name, axis in space.axes().items()
     }
 
@@ -269,7 +265,7 @@ def _grouped(
     return by, choices, groups
 
 
-def text_of(x: Any) -> str:
+def text_of(x: object) -> str:
     return f"{x:.3g}" if isinstance(x, float | np.floating) else str(x)
 
 
@@ -369,7 +365,7 @@ def _failures(reading: Reading) -> list[dict[str, Any]]:
     return rows
 
 
-def plain(x: Any) -> Any:
+def plain(x: object) -> Any:
     """Return what JSON supports: numbers with five digits, NaN as null."""
     if isinstance(x, Mapping):
         return {k: plain(v) for k, v in x.items()}

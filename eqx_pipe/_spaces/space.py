@@ -150,7 +150,7 @@ def flat_columns(name: str, value: np.ndarray) -> dict[str, np.ndarray]:
     return dict(zip(names, value.reshape(len(value), len(names)).T, strict=True))
 
 
-def as_numpy(leaf: Any) -> np.ndarray:
+def as_numpy(leaf: object) -> np.ndarray:
     """Return an array on the host; PRNG keys as their raw data."""
     return np.asarray(as_data(leaf))
 
@@ -176,7 +176,7 @@ def at_least_one(values: Any) -> tuple[Any, bool]:
     return np.zeros((1, *values.shape[1:]), values.dtype), True
 
 
-def _leaf_columns(name: str, values: Any) -> list[tuple[str, Any]]:
+def _leaf_columns(name: str, values: object) -> list[tuple[str, Any]]:
     """Return the leaves of values of an axis, with the names of their columns."""
     return [
         (f"{name}.{leaf}" if leaf else name, value)
@@ -264,7 +264,7 @@ def plain_digits(
     return digits_of(start + i, lengths)
 
 
-def _out_of_range(function: str, i: Any, size: int) -> IndexError:
+def _out_of_range(function: str, i: object, size: int) -> IndexError:
     cure = f"Give indices of the {size} points, 0 to {size - 1}."
     return IndexError(message(function, f"index {i} is out of range.", cure))
 
@@ -383,7 +383,7 @@ def no_axis(function: str, argument: str, tree: PyTree) -> ValueError:
     return value_error(function, wrong, " ".join(cures[:2]))
 
 
-def unregistered(x: Any) -> str:
+def unregistered(x: object) -> str:
     """Return the fix for an object that is not a pytree, and `""` for other leaves."""
     is_leaf = isinstance(x, type) or callable(x) or hasattr(x, "__array__")
     if is_leaf or not getattr(x, "__dict__", None):
@@ -767,13 +767,9 @@ class Space(eqx.Module):
             wrong = "`tree` is a space already."
             cure = "Use it as it is, or give its `.tree`."
             raise type_error("Space", wrong, cure)
-        self.tree = tree
-        self.mode = mode
-        self.key = key
+        self.tree, self.mode, self.key = tree, mode, key
         self.names = written_names(tree)
-        self.span = None
-        self.rows = None
-        self.last = ()
+        self.span, self.rows, self.last = None, None, ()
         if not self.names:
             raise no_axis("Space", "tree", tree)
         if key is not None:
@@ -1296,7 +1292,7 @@ def _columns(table: Any) -> dict[Any, Any]:
     return columns
 
 
-def _axis(name: str, column: Any, dim: str | None) -> Axis:
+def _axis(name: str, column: object, dim: str | None) -> Axis:
     """Return a column as an axis; if it has no rows, one of a single value."""
     listed = isinstance(column, list | tuple)
     if not isinstance(column, jax.Array):
@@ -1330,7 +1326,7 @@ def _axis(name: str, column: Any, dim: str | None) -> Axis:
         raise
 
 
-def _is_number(x: Any) -> bool:
+def _is_number(x: object) -> bool:
     if isinstance(x, bool | int | float | complex | jax.Array):
         return True
     return isinstance(x, np.generic | np.ndarray) and x.dtype.kind in NUMBERS

@@ -33,16 +33,7 @@ from .format import (
     variables_of,
 )
 from .objects import Files
-from .partition import (
-    FAILED,
-    MISSING,
-    OK,
-    Chunks,
-    Gaps,
-    merged,
-    points_in,
-    runs_of,
-)
+from .partition import FAILED, MISSING, OK, Chunks, Gaps, merged, points_in, runs_of
 
 _DELETE = (
     "Delete it, if it is there, and call the same sweep with the same store again: "

@@ -361,7 +361,7 @@ class _Run:
         state.decided, state.is_whole = state.step, True
 
 
-def _is_true(answer: Any) -> bool:
+def _is_true(answer: object) -> bool:
     """Return what a callback answers; raise for an array that is not one value."""
     if np.ndim(answer):
         wrong = f"`callback` returned {describe_value(answer)}."
