@@ -74,13 +74,10 @@ class Fingerprint:
         constants = map(array_text, self.constants)
         return [self.text, *constants, *(_called_text(*each) for each in self.called)]
 
-    def key(self) -> Hashable:
-        """Return the key of the program within this process."""
-        return self._digest, self.held
-
     @ft.cached_property
-    def _digest(self) -> str:
-        return digest(self.text)
+    def key(self) -> Hashable:
+        """The key of the program within this process."""
+        return _Key(digest(self.text), self.held)
 
     def still_valid(self) -> bool:
         """Return whether the closures of all functions have not changed since."""
@@ -89,6 +86,23 @@ class Fingerprint:
     def without_constants(self) -> "Fingerprint":
         """Return the fingerprint without the arrays, which may be large."""
         return dataclasses.replace(self, constants=[])
+
+
+class _Key:
+    """A key of many parts, whose hash is computed once.
+
+    Parts that are equal have equal hashes, whenever these were computed: all that may
+    change in place counts by identity.
+    """
+
+    def __init__(self, *parts: Hashable):
+        self._parts, self._hash = parts, hash(parts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self._parts == other._parts
 
 
 def _called_text(fn: object, contents: bool) -> str:

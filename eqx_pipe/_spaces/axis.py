@@ -153,7 +153,7 @@ class Axis(eqx.Module):
 
     def at_row(self, row: Any) -> "Axis":
         """Return an axis with one value, made of a row of the `table`."""
-        return Row(row)
+        return NO_ROW if row is None else Row(row)
 
     @property
     def attrs(self) -> dict[str, str]:
@@ -636,6 +636,9 @@ class Row(Axis):
 
     def value(self, i: Any, key: Key | None) -> Any:
         return self.value_
+
+
+NO_ROW = Row()
 
 
 class Values(Axis):

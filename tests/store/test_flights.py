@@ -188,7 +188,7 @@ def test_points_of_a_grid_in_another_order_go_on(tmp_path, monkeypatch, changes)
         run("runs.zarr")
     assert list((tmp_path / "runs.zarr" / ".flights").iterdir())
     if changes:
-        monkeypatch.setattr("eqx_pipe._sweep.work.points.order_of", lambda *_: None)
+        monkeypatch.setattr("eqx_pipe._sweep.work.point_rows.order_of", lambda *_: None)
     left = run("runs.zarr")
     for x, y in zip(bits(left), bits(whole), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5 if changes else 0)

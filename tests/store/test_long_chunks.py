@@ -32,7 +32,7 @@ class Slow:
     def __init__(self, monkeypatch):
         monkeypatch.setitem(globals(), "SLOW", self)
         self.now, self.calls, self.bad = 0.0, [], None
-        for file in ("_run.pace", "_sweep.work.points", "_sweep.work.flight"):
+        for file in ("_run.pace", "_sweep.work.point_rows", "_sweep.work.flight"):
             name = f"eqx_pipe.{file}.clock"
             monkeypatch.setattr(name, lambda: self.now)
         # It comes back to the host after each batch, however fast these are.

@@ -104,7 +104,7 @@ MUTANTS = [
     ("_sweep/request.py", "float(timeout) > 0", "float(timeout) >= 0"),
     ("_sweep/remote.py", "if self.tries >= _TRIES or", "if self.tries > _TRIES or"),
     (
-        "_sweep/work/groups.py",
+        "_sweep/work/work.py",
         "min(last * self.each, self.points.size)",
         "last * self.each",
     ),
