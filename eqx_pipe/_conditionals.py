@@ -31,6 +31,10 @@ operands that differ between members, so that together they belong to a choice t
 made. The tangent of a replaced operand is zero. Operands that all members share are not
 copied.
 
+Owners. A residual exists in one branch only. It would be a select of one value and of
+zeros, a copy for each lane; so the branch that computes it is its owner, and under
+`vmap` the others' zeros are never selected: nobody reads them.
+
 Derivatives. The derivative of a choice is two choices with the same index: the first
 computes the outputs and the residuals, the second is the linear map from input tangents
 to output tangents. Only the second is transposed. So reverse mode stores and computes
@@ -871,6 +875,7 @@ def _transpose(
         return fill(rest, moves, moved)
 
     transposed = [trace(ft.partial(backward, branch), *inputs) for branch in branches]
+    # Without owners: every branch has a cotangent for each tangent, which may be zeros.
     results = _bind(index, inputs, transposed)
     return [None, *fill([None] * len(linear), linear, results)]
 

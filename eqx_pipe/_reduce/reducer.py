@@ -971,6 +971,7 @@ class TopK(ScalarReducer):
     def absorb(self, state: Leaders, values: PyTree, ok: Ok) -> Leaders:
         score = self.scalars(values)
         candidate = ok & is_not_nan(score)
+        # Positions in the batch; `merge` adds the points before it, in 64 bits.
         positions = jnp.arange(ok.size, dtype=jnp.uint32)
         seen = (jnp.full((), ok.size, jnp.uint32), jnp.zeros((), jnp.uint32))
         batch = Leaders(seen, candidate, (positions, jnp.zeros_like(positions)), score)
@@ -1298,12 +1299,15 @@ class Quantile(LeafReducer):
             buffer = jnp.take(second.levels, h, axis=0)
             return _carried(state, buffer, second.used[h], h)
 
+        # From the lowest level on, as in an addition of two numbers with carries.
         state = jax.lax.fori_loop(0, _LEVELS, level, first)
         state = self._put(state, second.rest, second.filled)
         return eqx.tree_at(lambda s: s.nan, state, first.nan | second.nan)
 
     def _put(self, state: Sketch, new: Array, filled: Int32[Array, ""]) -> Sketch:
         """Return the state with the first `filled` numbers of a stretch."""
+        # `rest` and a stretch have less than two buffers, so one is full at most. Both
+        # outcomes have the same shapes, so no branch is needed.
         size, total = self.size, state.filled + filled
         both = jnp.concatenate([state.rest, jnp.zeros_like(state.rest)])
         both = jax.lax.dynamic_update_slice_in_dim(both, new, state.filled, 0)

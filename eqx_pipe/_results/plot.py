@@ -238,8 +238,8 @@ def _all_roles(
         )
     for role, dim in zip(left, free, strict=False):
         # Use another coordinate if none has the name of the dim.
-        known = [*_along(array, dim), *_along(array, dim, "OUb"), dim]
-        roles[role] = dim if dim in array.coords else known[0]
+        coords = [*_along(array, dim), *_along(array, dim, "OUb"), dim]
+        roles[role] = dim if dim in array.coords else coords[0]
     return roles
 
 

@@ -144,13 +144,13 @@ def check_laws(
 
 
 def check_names(
-    function: str, option: str, names: Collection[str], known: Collection[str]
+    function: str, option: str, names: Collection[str], laws: Collection[str]
 ) -> set[str]:
     """Return names of laws as a set; raise if one is unknown."""
     cure = f"Give a tuple of names of laws: `{option}=('derivative',)`."
     check_is(function, option, names, tuple | list | set | frozenset, cure)
     for name in names:
-        check_choice(function, option, name, known)
+        check_choice(function, option, name, laws)
     return set(names)
 
 
