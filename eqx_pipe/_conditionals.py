@@ -188,9 +188,8 @@ def choose(
     for ref, value in zip(into, chosen, strict=True):
         ref[...] = value
     # Outside `jit`, a constant output is a NumPy scalar.
-    return traced[0].assemble(
-        [y if isinstance(y, jax.Array) else jnp.asarray(y) for y in outputs]
-    )
+    arrays = [y if isinstance(y, jax.Array) else jnp.asarray(y) for y in outputs]
+    return traced[0].assemble(arrays)
 
 
 class _Traced(NamedTuple):
@@ -479,9 +478,8 @@ def _batch(
             outputs.append(results[owner][k])
             out_dims.append(0 if depends[owner][k] else None)
             continue
-        choices = [
-            r[k] if d[k] else r[k][None] for r, d in zip(results, depends, strict=True)
-        ]
+        pairs = zip(results, depends, strict=True)
+        choices = [r[k] if d[k] else r[k][None] for r, d in pairs]
         outputs.append(_select(masks, choices))
         out_dims.append(0)
     return outputs, out_dims
@@ -532,9 +530,8 @@ def _run_where(
     # lane, and need no masked copy.
     @jax.custom_jvp
     def run(mask: Any, *operands: Any) -> list[Any]:
-        return (
-            plain(mask, *operands) if elementwise else _if_any(plain, mask, *operands)
-        )
+        chosen = plain if elementwise else ft.partial(_if_any, plain)
+        return chosen(mask, *operands)
 
     def run_jvp(primals: Any, tangents: Any) -> Any:
         moves = [not isinstance(t, SymbolicZero) for t in tangents]

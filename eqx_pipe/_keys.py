@@ -134,10 +134,8 @@ def check_key(function: str, key: Any, *, required: bool = False) -> None:
         return
     is_array = eqx.is_array(key)
     if is_array and key is not None:
-        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-            if key.shape == ():
-                return
-        elif key.dtype == jnp.uint32 and key.ndim == 1:
+        typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+        if key.shape == () if typed else (key.dtype == jnp.uint32 and key.ndim == 1):
             return
     several = " For a batch give one key to `eqx_pipe.batched(pipe)`, or, as "
     several += "`jax.vmap` maps keyword arguments too, one to each example: "

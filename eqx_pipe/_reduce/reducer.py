@@ -837,9 +837,8 @@ class _ArgBound(ScalarReducer):
         better = b < a if self.minimal else b > a
         later = second.found & (better | ~first.found)
         moved = exact.add(second.index, first.seen)
-        low, high = (
-            jnp.where(later, y, x) for x, y in zip(first.index, moved, strict=True)
-        )
+        pairs = zip(first.index, moved, strict=True)
+        low, high = (jnp.where(later, y, x) for x, y in pairs)
         return Leaders(
             exact.add(first.seen, second.seen),
             first.found | second.found,
@@ -987,12 +986,9 @@ class TopK(ScalarReducer):
         value = jnp.concatenate([first.value, second.value])
         found = jnp.concatenate([first.found, second.found])
         moved = exact.add(second.index, first.seen)
-        low, high = (
-            jnp.concatenate([a, b]) for a, b in zip(first.index, moved, strict=True)
-        )
-        _, _, found, low, high, value = jax.lax.sort(
-            (~found, self._rank(value), found, low, high, value), num_keys=2
-        )
+        low, high = map(jnp.concatenate, zip(first.index, moved, strict=True))
+        columns = ~found, self._rank(value), found, low, high, value
+        _, _, found, low, high, value = jax.lax.sort(columns, num_keys=2)
         return Leaders(
             exact.add(first.seen, second.seen),
             found[: self.k],
@@ -1321,9 +1317,8 @@ class Quantile(LeafReducer):
         if count.ndim:
             each = [jtu.tree_map(lambda x, i=i: x[i], state) for i in range(len(count))]
             pairs = zip(each, count, strict=True)
-            return np.stack(
-                [self.result(one, dtype, np.asarray(n)) for one, n in pairs]
-            )
+            results = [self.result(one, dtype, np.asarray(n)) for one, n in pairs]
+            return np.stack(results)
         size = self.size
         if count > size << (_LEVELS - 1):
             wrong = f"there are {count} points, too many for buffers of {size} numbers."

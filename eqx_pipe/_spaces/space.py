@@ -134,9 +134,8 @@ def static_column(values: list[Any]) -> np.ndarray:
     for text, value in zip(texts, values, strict=True):
         owners.setdefault(text, set()).add(as_hashable(value))
     shared = {text for text, who in owners.items() if len(who) > 1}
-    return np.array(
-        [f"{t} ({i})" if t in shared else t for i, t in enumerate(texts)], np.str_
-    )
+    apart = [f"{t} ({i})" if t in shared else t for i, t in enumerate(texts)]
+    return np.array(apart, np.str_)
 
 
 def entry_names(name: str, shape: tuple[int, ...]) -> list[str]:
@@ -647,9 +646,8 @@ class Geometry:
             values = values_at(name, axis, key, np.arange(len(axis)))
             return [(name, static_column(values)[positions])]
         values = values_at(name, axis, key, positions)
-        return [
-            (column, as_numpy(leaf)) for column, leaf in _leaf_columns(name, values)
-        ]
+        columns = _leaf_columns(name, values)
+        return [(column, as_numpy(leaf)) for column, leaf in columns]
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return the value of each axis at every point, along a leading axis.
@@ -837,11 +835,9 @@ class Space(eqx.Module):
         index_of, leaves = dict(axes), [leaf for _, leaf in pairs]
         indices = tuple(index_of[name] for name in names)
         by_name = {name: leaves[index_of[name]] for name in names}
-        arrangement = arranged(by_name, self.mode)
-        part = self.span, self.rows
-        geometry = Geometry(
-            self.key, structure, leaves, names, indices, *arrangement, *part
-        )
+        fields = self.key, structure, leaves, names, indices
+        dims = arranged(by_name, self.mode)
+        geometry = Geometry(*fields, *dims, self.span, self.rows)
         return geometry.turned(self.last) if self.last else geometry
 
     def axes(self) -> dict[str, Axis]:

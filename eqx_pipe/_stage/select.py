@@ -252,9 +252,8 @@ def check_matched(
     for pattern in patterns:
         bare = pattern.removeprefix("!")
         if not any(matches(bare, path, below=below) for path in paths):
-            raise value_error(
-                function, f"`{pattern}` matches no {what}.", nearest(bare, named)
-            )
+            wrong = f"`{pattern}` matches no {what}."
+            raise value_error(function, wrong, nearest(bare, named))
 
 
 def _with_parents(paths: Iterable[str]) -> list[str]:

@@ -110,9 +110,8 @@ def files_of(
         }
         if values.size:
             files[coordinate_key(name, values.ndim, side)] = compress(raw)
-    files |= {
-        f"{name}/{ROOT}": json.dumps(node).encode() for name, node in nodes.items()
-    }
+    for name, node in nodes.items():
+        files[f"{name}/{ROOT}"] = json.dumps(node).encode()
     record = {
         "format": FORMAT,
         "dims": list(layout.dims),
@@ -129,9 +128,8 @@ def files_of(
         "sides": {name: sides.get(name, 0) for name in nodes},
         **layout.record,
     }
-    marked = [
-        name for name, (dims, *_) in layout.coordinates.items() if [*dims] != [name]
-    ]
+    items = layout.coordinates.items()
+    marked = [name for name, (dims, *_) in items if [*dims] != [name]]
     root = {
         "zarr_format": 3,
         "node_type": "group",

@@ -611,9 +611,8 @@ def is_array_annotation(annotation: object) -> bool:
 
 
 # By default beartype checks only one random item of a list.
-_CHECKER = beartype.beartype(
-    conf=beartype.BeartypeConf(strategy=beartype.BeartypeStrategy.On)
-)
+_EACH_ITEM = beartype.BeartypeConf(strategy=beartype.BeartypeStrategy.On)
+_CHECKER = beartype.beartype(conf=_EACH_ITEM)
 
 
 @st.composite

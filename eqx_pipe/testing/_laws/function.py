@@ -147,9 +147,8 @@ def jit_law(trial: Trial) -> None:
     programs, plain = trial.programs, trial.plain
     avals = programs.jaxpr.out_avals
     structs = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in avals]
-    traced, wanted = (
-        jtu.tree_map(_struct, tree) for tree in (programs.output(structs), plain)
-    )
+    both = programs.output(structs), plain
+    traced, wanted = (jtu.tree_map(_struct, tree) for tree in both)
     agree_in_struct(traced, wanted, ("traced", "plain"))
     with must_work("the compiled function"):
         compiled = programs.value(trial.leaves)
