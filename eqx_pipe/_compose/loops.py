@@ -152,10 +152,8 @@ def read_stacked(
         raise type_error(function, wrong, cure)
     stages = read_list(function, make)
     first, *others = map(numpy_as_jax, stages)
-    aligned = [
-        align(function, f"stages[{i}]", "stages[0]", first, stage)
-        for i, stage in enumerate(others, 1)
-    ]
+    pairs = enumerate(others, 1)
+    aligned = [align(function, f"stages[{i}]", "stages[0]", first, x) for i, x in pairs]
     return _each_array(lambda *every: jnp.stack(every), first, *aligned), len(stages)
 
 

@@ -283,10 +283,8 @@ def trainable(pipe: PyTree, *patterns: str) -> PyTree[bool]:
     paths = [path for leaf in parameters for path in leaf.paths.flat]
     check_matched("trainable", patterns, paths, "parameter", below=True)
     chosen = chooser(patterns or ("**",), below=True)
-    flags = [
-        _is_parameter(leaf) and chosen_whole("trainable", leaf.paths, chosen, _MASKED)
-        for leaf in leaves
-    ]
+    is_chosen = ft.partial(chosen_whole, "trainable", chosen=chosen, cure=_MASKED)
+    flags = [_is_parameter(leaf) and is_chosen(leaf.paths) for leaf in leaves]
     return jtu.tree_structure(pipe).unflatten(flags)
 
 

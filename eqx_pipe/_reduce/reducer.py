@@ -839,12 +839,8 @@ class _ArgBound(ScalarReducer):
         moved = exact.add(second.index, first.seen)
         pairs = zip(first.index, moved, strict=True)
         low, high = (jnp.where(later, y, x) for x, y in pairs)
-        return Leaders(
-            exact.add(first.seen, second.seen),
-            first.found | second.found,
-            (low, high),
-            jnp.where(later, b, a),
-        )
+        seen, found = exact.add(first.seen, second.seen), first.found | second.found
+        return Leaders(seen, found, (low, high), jnp.where(later, b, a))
 
     def finish(self, state: Leaders) -> Extreme:
         if state.found.ndim:
@@ -989,12 +985,8 @@ class TopK(ScalarReducer):
         low, high = map(jnp.concatenate, zip(first.index, moved, strict=True))
         columns = ~found, self._rank(value), found, low, high, value
         _, _, found, low, high, value = jax.lax.sort(columns, num_keys=2)
-        return Leaders(
-            exact.add(first.seen, second.seen),
-            found[: self.k],
-            (low[: self.k], high[: self.k]),
-            value[: self.k],
-        )
+        seen, best = exact.add(first.seen, second.seen), slice(self.k)
+        return Leaders(seen, found[best], (low[best], high[best]), value[best])
 
     def _rank(self, value: Array) -> Array:
         """Return numbers by which the best are sorted first."""

@@ -274,10 +274,8 @@ def _coordinate_dims(
     """Return the names of the dims of one value of each coordinate, and all names."""
     shapes = geometry.column_shapes()
     taken = TakenNames({*geometry.dims, *shapes})
-    dims = {
-        name: tuple(taken.free(inner_dims(name, len(shape))))
-        for name, shape in shapes.items()
-    }
+    counts = {name: len(shape) for name, shape in shapes.items()}.items()
+    dims = {name: tuple(taken.free(inner_dims(name, n))) for name, n in counts}
     return dims, taken
 
 

@@ -283,10 +283,8 @@ def _draw(
     if "y" in roles:
         return array.plot.pcolormesh(**roles, **options)
     x = array[roles["x"]]
-    style: dict[str, Any] = {
-        "marker": "." if x.size <= _MARKED else "",
-        "linestyle": "-",
-    }
+    marker = "." if x.size <= _MARKED else ""
+    style: dict[str, Any] = {"marker": marker, "linestyle": "-"}
     if x.dtype.kind == "U":  # do not connect names by a line
         style = {"marker": "o", "linestyle": ""}
     if "hue" in roles and array.sizes[roles["hue"]] > _MOST_LINES:

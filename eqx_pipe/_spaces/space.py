@@ -106,9 +106,8 @@ def values_at(
     if stored is not None:
         return (stored if is_key_array(stored) else np.asarray(stored))[positions]
     at = jnp.asarray(positions, jnp.int32)
-    return jax.vmap(lambda i: jtu.tree_map(jnp.asarray, value_of(name, axis, i, key)))(
-        at
-    )
+    each = jax.vmap(lambda i: jtu.tree_map(jnp.asarray, value_of(name, axis, i, key)))
+    return each(at)
 
 
 def axis_structs(name: str, axis: Axis, key: Key | None) -> PyTree:
@@ -177,10 +176,8 @@ def at_least_one(values: Any) -> tuple[Any, bool]:
 
 def _leaf_columns(name: str, values: object) -> list[tuple[str, Any]]:
     """Return the leaves of values of an axis, with the names of their columns."""
-    return [
-        (f"{name}.{leaf}" if leaf else name, value)
-        for leaf, value in leaves_with_names(values)
-    ]
+    leaves = leaves_with_names(values)
+    return [(f"{name}.{leaf}" if leaf else name, x) for leaf, x in leaves]
 
 
 def _distinct(columns: Iterable[tuple[str, _Column]]) -> dict[str, _Column]:
