@@ -55,10 +55,9 @@ def commit_chunk(
         tag = _put_status(store, number, [*before.versions, version], tag)
         if tag is None:
             return False
-    return (
-        _put_values(store, number, values, before.tags)
-        and _put_status(store, number, [version], tag) is not None
-    )
+    if not _put_values(store, number, values, before.tags):
+        return False
+    return _put_status(store, number, [version], tag) is not None
 
 
 class _Before(NamedTuple):

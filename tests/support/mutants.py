@@ -84,7 +84,7 @@ MUTANTS = [
     ("_data/loader.py", "rest > 0 and not self.drop_remainder", "rest > 0"),
     ("_data/loader.py", "epoch + (start > last)", "epoch + (start >= last)"),
     ("_data/loader.py", "if batch_size > size:", "if batch_size >= size:"),
-    ("_data/loader.py", "(at >= np.uint32(size))", "(at > np.uint32(size))"),
+    ("_data/loader.py", "at >= np.uint32(size)", "at > np.uint32(size)"),
     ("_data/shuffle.py", "(outside := x >= size)", "(outside := x > size)"),
     ("_data/source.py", "if not -size <= i < size", "if not -size < i < size"),
     ("_data/source.py", "== first + n - 1 and", "== first + n and"),

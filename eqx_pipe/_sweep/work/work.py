@@ -9,7 +9,7 @@ import dataclasses
 import functools as ft
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import numpy as np
@@ -25,6 +25,8 @@ from ..program.layout import CHUNK_BYTES, nbytes
 from .buffer import Asked, Buffer, Chunk, Rows
 from .flight import Flight
 from .points import Points
+
+_Own = TypeVar("_Own", bound="Work")  # beartype takes `Self` in decorated classes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,7 +63,7 @@ class Work(abc.ABC):
         """The number of rows of a chunk that is kept in memory."""
         return max(1, self.size)
 
-    def at(self, space: Space, key: Key | None) -> "Work":
+    def at(self: _Own, space: Space, key: Key | None) -> _Own:
         """Return the same work for another space of the same structure."""
         return dataclasses.replace(self, points=self.points.at(space, key))
 
