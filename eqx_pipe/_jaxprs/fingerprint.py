@@ -27,6 +27,7 @@ from jax.core import ShapedArray, Tracer
 
 from .._same import array_text, digest, live_key, record_of
 from .._tree import Opaque, Same
+from .._types import AnyJaxpr
 from .jaxpr import Equation, is_jaxpr, is_literal, open_jaxpr
 from .table import bodies, entry
 
@@ -115,7 +116,7 @@ UNSURE = "unsure: "
 """The begin of the text of a function that no reading understands."""
 
 
-def fingerprint_of(jaxpr: Any) -> Fingerprint:
+def fingerprint_of(jaxpr: AnyJaxpr) -> Fingerprint:
     """Return the fingerprint of a closed jaxpr."""
     writer = _Writer()
     text = writer.program(jaxpr)
@@ -153,7 +154,7 @@ class _Writer:
         self.called: list[tuple[Any, bool]] = []
         self._counts: bool | None = True  # whether containers count, or no function
 
-    def program(self, closed: Any, apart: bool = True) -> str:
+    def program(self, closed: AnyJaxpr, apart: bool = True) -> str:
         """Write a jaxpr: a line for each equation, variables by number.
 
         The arrays that it closes over are collected if they are passed in `apart`.
@@ -204,7 +205,7 @@ class _Writer:
         name = self.beside(eqn.primitive.name, eqn.primitive)
         return f"{name}[{joined(params)}]{effects}"
 
-    def _body(self, eqn: Equation, closed: Any, apart: bool) -> str:
+    def _body(self, eqn: Equation, closed: AnyJaxpr, apart: bool) -> str:
         """Write a jaxpr in an equation; that of a jitted function is written once.
 
         JAX traces a jitted function once and then returns the same jaxpr. If it has
