@@ -1135,6 +1135,19 @@ def test_a_sweeper_sees_changes_of_the_space_that_it_was_given_before(change, as
     assert not np.array_equal(before[-1], after)
 
 
+def test_a_sweeper_traces_again_what_changes_when_it_is_traced():
+    config = {"rate": 1.0}
+
+    def fn(p):
+        config["rate"] += 1.0
+        return p["x"] * p["c"]["rate"]
+
+    space = ep.Space({"c": ep.Static([config]), "x": LINE})
+    run = ep.sweeper(fn, space)
+    values = [run(space).values[0] for _ in range(4)]
+    assert values == sorted(set(values))
+
+
 def test_a_sweeper_sees_another_field_of_a_static_struct():
     record = np.ones((), [("rate", float)])[()]
     space = ep.Space({"c": ep.Static([record]), "x": LINE})
