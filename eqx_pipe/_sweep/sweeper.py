@@ -17,11 +17,7 @@ from .._store import Files
 from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
 from .plan import Plan, plan_of
-from .request import (
-    Request,
-    SweeperOptions,
-    request_of,
-)
+from .request import Request, SweeperOptions, request_of
 from .sweep import complete, plain_sweep
 from .trace.kept import configuration, guard_of, schema
 
