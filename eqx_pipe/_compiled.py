@@ -312,7 +312,7 @@ def program(
     return plan_of_program(made, seconds, platform)
 
 
-def _is_array(x: Any) -> bool:
+def _is_array(x: object) -> bool:
     return hasattr(x, "shape") and hasattr(x, "dtype")
 
 

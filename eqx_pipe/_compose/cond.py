@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Int
 
 from .._check import check_is
 from .._conditionals import Like, choose, varying_as
-from .._errors import locate, quoted, value_error
-from .._stage import Composite, Scope, as_stage, identity
+from .._errors import quoted, value_error
+from .._stage import Composite, Scope, as_stage, identity, locate
 from .._tree import as_arrays, join_path, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, Segment, StageLike
 from .container import Container, Names, check_reserved, keyed, read_stages
@@ -203,9 +203,8 @@ def switch(selector: StageLike, *stages: StageLike | Mapping[str, StageLike]) ->
         >>> jax.vmap(pick)(jnp.array([[3.0, 1.0], [2.0, 5.0]])).tolist()
         [4.0, 2.0]
     """
-    names, read = read_stages(
-        "switch", "stages", stages, "Give at least one after the selector."
-    )
+    cure = "Give at least one after the selector."
+    names, read = read_stages("switch", "stages", stages, cure)
     check_reserved("switch", names, ("selector",))
     return Switch(as_stage("switch", "selector", selector), read, names)
 

@@ -438,8 +438,9 @@ class Loader(eqx.Module):
         whole = is_concrete(cursor) and size % count == 0 == cursor.position % count
         overrun = "skip" if self.drop_remainder or whole else "wrap"
         loader = self
-        if self.sharding is not None and not _has_explicit_axes(carry):
-            loader = with_axis_types(self)
+        if self.sharding is not None:
+            mesh = mesh_like(auto_mesh(self.sharding), *jtu.tree_leaves(carry))
+            loader = self if is_explicit(mesh) else with_axis_types(self)
         # In a user's program the loop is inlined: a nested `jit` would copy the source.
         run = _steps if is_staged() else _compiled_steps
         steps = length.__index__()
@@ -725,14 +726,6 @@ def ordered(
 # Many batches in one program.
 
 
-def _has_explicit_axes(carry: PyTree) -> bool:
-    """Return whether the program has explicit axes, by its context or its inputs."""
-    meshes: list[Any] = [jax.sharding.get_abstract_mesh()]
-    arrays = [x for x in jtu.tree_leaves(carry) if isinstance(x, jax.Array)]
-    meshes += [jax.typeof(x).sharding.mesh for x in arrays]
-    return any(map(is_explicit, meshes))
-
-
 def _steps(
     loader: Loader,
     step: Callable[..., tuple[PyTree, PyTree]],
@@ -780,7 +773,7 @@ def _carry_arrays(carry: PyTree) -> PyTree:
     Numbers in Modules, such as the rate of a `Dropout`, stay: code may branch on them.
     """
 
-    def one(leaf: Any) -> Any:
+    def one(leaf: object) -> Any:
         number = isinstance(leaf, bool | int | float | complex)
         if not number or isinstance(leaf, np.generic):
             return leaf

@@ -26,11 +26,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Integer, UInt32
 
 from .._cache import WeakCache
-from .._check import (
-    check_dense,
-    common_size,
-    is_integer,
-)
+from .._check import check_dense, common_size, is_integer
 from .._compiled import default_devices
 from .._errors import (
     StructureError,
@@ -117,7 +113,7 @@ class HostArrays:
         self.thread_safe = all(isinstance(leaf, np.ndarray) for _, leaf in leaves)
 
     @staticmethod
-    def fits(tree: Any) -> bool:
+    def fits(tree: object) -> bool:
         """Return whether all leaves are arrays with an axis, not all on the device."""
         if not (isinstance(tree, Mapping | tuple) or _is_array(tree)):
             return False
@@ -146,14 +142,14 @@ def _as_pytree(tree: Any) -> PyTree:
     return dict(tree) if is_leaf else tree
 
 
-def _plain(leaf: Any) -> Any:
+def _plain(leaf: object) -> Any:
     # Otherwise every batch read from a memory map would be a memory map.
     if isinstance(leaf, np.ndarray | jax.Array):
         return as_numpy("data.Loader", "an array of `source`", leaf)
     return leaf
 
 
-def _is_array(leaf: Any) -> bool:
+def _is_array(leaf: object) -> bool:
     if isinstance(leaf, np.ndarray | jax.Array):
         return True
     return (is_of("zarr", leaf) or is_of("h5py", leaf)) and hasattr(leaf, "ndim")
@@ -382,7 +378,7 @@ def _native(dtype: np.dtype) -> np.dtype | None:
     return dtype.newbyteorder("=")
 
 
-def as_numpy(function: str, what: str, leaf: Any) -> np.ndarray:
+def as_numpy(function: str, what: str, leaf: object) -> np.ndarray:
     """Return a leaf of a record as an array; raise if it has a mask.
 
     `what` names the leaf in the error.

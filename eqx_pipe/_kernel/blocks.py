@@ -4,22 +4,22 @@ A block runs the whole program for a number of points, its lanes. Numbers that d
 depend on the point are kept once, all others in vectors. A loop whose lanes take
 different numbers of steps goes on until all have finished, and keeps the carries of
 those that have; a branch is skipped if no lane takes it. The mask of lanes is passed
-down, so that a loop inside of another never runs for a lane that has finished.
+down, so that a loop inside of another never runs for a lane that has finished. Lanes
+that have finished the program's only loop take other points (`pool`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._errors import value_error
-from .elementary import threefry
 from .elementwise import ELEMENTWISE
 from .llvm import Code, Value
+from .pool import Pool, parts_of, steps_of_refill
 from .scalars import (
     Block,
     Choice,
-    Draw,
     Load,
     Loop,
     Operation,
@@ -27,6 +27,7 @@ from .scalars import (
     Scalar,
     Store,
     Table,
+    within,
 )
 
 _BOOL, _INDEX = np.dtype(bool), np.dtype("int64")
@@ -46,58 +47,57 @@ def kernel_code(program: Program, results: Sequence[Result], code: Code) -> str:
     """Return the LLVM function that computes a program for `n` points.
 
     Its arguments are the addresses of the operands and of the results, the number of
-    points, at least as many as a block has lanes, and it returns 1 if it was stopped.
+    points, at least 1, and it returns 1 if it was stopped.
     """
     writer = _Writer(code, program)
-    operands = program.operands
+    operands, block = program.operands, program.block
     inputs = [_argument(code, "%operands", k) for k in range(len(operands))]
     outputs = [_argument(code, "%results", k) for k in range(len(results))]
     code.emit("%stop = load ptr, ptr @stop")
-    code.emit(f"%last = sub i64 %n, {code.width}")
     for operand, base in zip(operands, inputs, strict=True):
         if not operand.lanes:
             for at, scalar in enumerate(operand.scalars):
                 writer.values[scalar] = _load(code, base, scalar.dtype, at)
-    first = code.allocate("i64")
-    code.emit(f"store i64 0, ptr {first}")
-    code.jump("blocks")
-    code.label("blocks")
-    code.emit(f"%begin = load i64, ptr {first}")
-    code.emit("%more = icmp slt i64 %begin, %n")
-    code.emit("br i1 %more, label %block, label %end")
-    code.label("block")
-    # The last block overlaps the one before, and writes the same values again.
-    code.emit("%full = icmp slt i64 %begin, %last")
-    code.emit("%at = select i1 %full, i64 %begin, i64 %last")
+    before, loop, after = parts_of(block, writer.varying)
+    pool = Pool(code, refills=loop is not None)
+    code.jump("fill")
+    code.label("fill")
+    points = pool.take()
     for operand, base in zip(operands, inputs, strict=True):
         if operand.lanes:
             for at, scalar in enumerate(operand.scalars):
-                places = _places(code, len(operand.scalars), at)
+                places = points * len(operand.scalars) + at
                 writer.values[scalar] = _gather(code, base, scalar.dtype, places)
-    writer.steps(program.block.steps, None)
-    scalars = iter(program.block.outputs)
+    writer.steps(before, pool.fresh)
+    if loop is not None:
+        used = {x for x in within([loop, after, block.outputs]) if type(x) is Scalar}
+        used &= writer.varying
+        for scalar, value in writer.values.items():
+            if scalar in used:
+                writer.values[scalar], _ = pool.kept(value)
+        slots = [pool.kept(writer.read(scalar))[1] for scalar in loop.init]
+        moved = sum(len(o.scalars) for o in operands) + sum(r.size for r in results)
+        pool.begin(steps_of_refill(before, loop, after, moved))
+        writer.loop(loop, slots, None, pool.goes_on)
+    writer.steps(after, None)
+    scalars = iter(block.outputs)
     for result, base in zip(results, outputs, strict=True):
         for at in range(result.size):
             value = code.spread(writer.read(next(scalars)))
-            _scatter(code, base, value, _places(code, result.size, at))
-    code.emit(f"%next = add i64 %begin, {code.width}")
-    code.emit(f"store i64 %next, ptr {first}")
-    code.jump("blocks")
+            places = points * result.size + at
+            _scatter(code, base, value, places, pool.finished())
+    code.branch(pool.has_more(), "fill", "end")
     code.label("end")
     code.emit("ret i32 0")
     code.label("stopped")
     code.emit("ret i32 1")
-    return "\n".join(
-        [
-            "@stop = global ptr null",
-            *(text for text, _ in code.functions.values()),
-            "define internal i32 @kernel(ptr %operands, ptr %results, i64 %n) #0 {",
-            *code.allocations,
-            *code.lines,
-            "}",
-            *sorted(code.declarations),
-        ]
-    )
+    parts = [
+        "@stop = global ptr null",
+        *(text for text, *_ in code.functions.values()),
+        code.definition("i32 @kernel(ptr %operands, ptr %results, i64 %n)"),
+        *sorted(code.declarations),
+    ]
+    return "\n".join(parts)
 
 
 def _argument(code: Code, base: str, place: int) -> str:
@@ -106,64 +106,53 @@ def _argument(code: Code, base: str, place: int) -> str:
     return code.register(f"load ptr, ptr {slot}")
 
 
-def _memory(code: Code, dtype: np.dtype) -> str:
-    """Return the type of a dtype in memory, where a bool is a byte."""
-    return "i8" if dtype == _BOOL else code.type(dtype)
+def _in_memory(dtype: np.dtype) -> np.dtype:
+    """Return the dtype of numbers in memory, where a bool is a byte."""
+    return np.dtype("uint8") if dtype == _BOOL else dtype
 
 
 def _load(code: Code, base: str, dtype: np.dtype, place: int) -> Value:
-    kind = _memory(code, dtype)
+    stored = _in_memory(dtype)
+    kind = code.type(stored)
     address = code.register(f"getelementptr {kind}, ptr {base}, i64 {place}")
-    text = code.register(f"load {kind}, ptr {address}")
-    return _from_memory(code, Value(code, text, dtype))
+    return code.load(address, stored).to(dtype)
 
 
-def _from_memory(code: Code, value: Value) -> Value:
-    if value.dtype != _BOOL:
-        return value
-    byte = value.changed(dtype=np.dtype("uint8"))
-    return byte.compare("ne", 0)
+def _addresses(
+    code: Code, base: str, dtype: np.dtype, places: Value
+) -> tuple[str, str]:
+    """Return the type and the register of addresses, one for each lane."""
+    text = f"getelementptr {code.type(dtype)}, ptr {base}, {places}"
+    return f"<{code.width} x ptr>", code.register(text)
 
 
-def _places(code: Code, size: int, at: int) -> str:
-    """Return the indices of an element of each lane, in an array of points."""
-    steps = ", ".join(f"i64 {lane * size + at}" for lane in range(code.width))
-    first = code.register(f"mul i64 %at, {size}")
-    first = code.spread(Value(code, first, _INDEX)).text
-    return code.register(f"add <{code.width} x i64> {first}, <{steps}>")
-
-
-def _addresses(code: Code, base: str, kind: str, places: str) -> str:
-    indices = f"<{code.width} x i64> {places}"
-    return code.register(f"getelementptr {kind}, ptr {base}, {indices}")
-
-
-def _gather(code: Code, base: str, dtype: np.dtype, places: str) -> Value:
-    width, kind = code.width, _memory(code, dtype)
-    vector, name = f"<{width} x {kind}>", code.suffix(kind)
-    function = f"@llvm.masked.gather.{name}.v{width}p0"
-    arguments = f"<{width} x ptr>", f"<{width} x i1>", vector
-    code.declarations.add(f"declare {vector} {function}({', '.join(arguments)})")
-    addresses = _addresses(code, base, kind, places)
-    text = code.register(
-        f"call {vector} {function}(<{width} x ptr> {addresses}, "
-        f"<{width} x i1> splat (i1 true), {vector} zeroinitializer)"
+def _gather(code: Code, base: str, dtype: np.dtype, places: Value) -> Value:
+    stored = _in_memory(dtype)
+    kind, end = code.type(stored, True), code.suffix(stored, True)
+    all_lanes = code.spread(code.constant(True, bool))
+    text = code.call(
+        kind,
+        f"@llvm.masked.gather.{end}.v{code.width}p0",
+        _addresses(code, base, stored, places),
+        (all_lanes.type, all_lanes.text),
+        (kind, "zeroinitializer"),
     )
-    return _from_memory(code, Value(code, text, dtype, lanes=True))
+    return Value(code, code.register(text), stored, lanes=True).to(dtype)
 
 
-def _scatter(code: Code, base: str, value: Value, places: str) -> None:
-    width, kind = code.width, _memory(code, value.dtype)
-    vector, name = f"<{width} x {kind}>", code.suffix(kind)
-    function = f"@llvm.masked.scatter.{name}.v{width}p0"
-    arguments = vector, f"<{width} x ptr>", f"<{width} x i1>"
-    code.declarations.add(f"declare void {function}({', '.join(arguments)})")
-    addresses = _addresses(code, base, kind, places)
-    value = value.to("uint8") if value.dtype == _BOOL else value
-    code.emit(
-        f"call void {function}({value}, <{width} x ptr> {addresses}, "
-        f"<{width} x i1> splat (i1 true))"
+def _scatter(
+    code: Code, base: str, value: Value, places: Value, mask: Value | None
+) -> None:
+    value = value.to(_in_memory(value.dtype))
+    mask = code.spread(code.constant(True, bool)) if mask is None else mask
+    text = code.call(
+        "void",
+        f"@llvm.masked.scatter.{code.suffix(value.dtype, True)}.v{code.width}p0",
+        (value.type, value.text),
+        _addresses(code, base, value.dtype, places),
+        (mask.type, mask.text),
     )
+    code.emit(text)
 
 
 class _Writer:
@@ -187,9 +176,6 @@ class _Writer:
         for step in steps:
             match step:
                 case Operation():
-                    if any(s in self.varying for s in step.inputs):
-                        self.varying.add(step.output)
-                case Draw():
                     if any(s in self.varying for s in step.inputs):
                         self.varying.update(step.outputs)
                 case Store():
@@ -228,8 +214,9 @@ class _Writer:
             return self.code.constant(scalar.known, scalar.dtype)
         return self.values[scalar]
 
-    def as_marked(self, scalar: Scalar, value: Value) -> Value:
-        """Return a value as a vector if `scalar` depends on the point."""
+    def as_marked(self, scalar: Scalar, value: Value | None = None) -> Value:
+        """Return a value, by default its own, as a vector if `scalar` varies."""
+        value = self.read(scalar) if value is None else value
         return self.code.spread(value) if scalar in self.varying else value
 
     def steps(self, steps: Sequence[Any], mask: Value | None) -> None:
@@ -238,12 +225,9 @@ class _Writer:
             match step:
                 case Operation():
                     inputs = self.code.together(*map(self.read, step.inputs))
-                    function = ELEMENTWISE[step.primitive]
-                    self.values[step.output] = function(*inputs, **step.params)
-                case Draw():
-                    words = map(self.read, step.inputs)
-                    draws = self.code.function("threefry", threefry, *words)
-                    self.values |= zip(step.outputs, draws, strict=True)
+                    found = ELEMENTWISE[step.primitive](*inputs, **step.params)
+                    found = found if isinstance(found, list) else [found]
+                    self.values |= zip(step.outputs, found, strict=True)
                 case Store():
                     address, varying = self._address(step)
                     value = self.read(step.value)
@@ -256,7 +240,9 @@ class _Writer:
                     value = Value(self.code, text, step.table.dtype, varying)
                     self.values[step.output] = value
                 case Loop():
-                    self._loop(step, mask)
+                    slots = self._slots(step.carry)
+                    self._keep(slots, step.carry, step.init)
+                    self.loop(step, slots, mask, self.code.any)
                 case Choice():
                     self._choice(step, mask)
 
@@ -284,20 +270,25 @@ class _Writer:
             )
         return self.code.allocate(kind, table.size)
 
-    def _loop(self, loop: Loop, mask: Value | None) -> None:
+    def loop(
+        self,
+        loop: Loop,
+        slots: Sequence[str],
+        mask: Value | None,
+        goes_on: Callable[[Value], Value],
+    ) -> None:
+        """Write a loop, whose carry is in memory; `goes_on` gets its active lanes."""
         code = self.code
-        slots = self._slots(loop.carry)
-        self._keep(slots, loop.carry, loop.init)
         head, body, end = (code.name(stem) for stem in ("head", "body", "end"))
         code.jump(head)
         code.label(head)
         self._poll()
         self._recall(slots, loop.carry)
         self.steps(loop.test.steps, mask)
-        test = self.read(loop.test.outputs[0])
+        test = self.as_marked(loop.test.outputs[0])
         # Values of lanes that are off must not keep a loop going.
         active = test & mask if test.lanes and mask is not None else test
-        code.branch(code.any(active), body, end)
+        code.branch(goes_on(active), body, end)
         code.label(body)
         self.steps(loop.body.steps, active if test.lanes else mask)
         new = [*map(self.read, loop.body.outputs)]
@@ -305,7 +296,7 @@ class _Writer:
             old = [self.values[s] for s in loop.carry]
             new = [active.where(n, o) for n, o in zip(new, old, strict=True)]
         for slot, scalar, value in zip(slots, loop.carry, new, strict=True):
-            code.emit(f"store {self.as_marked(scalar, value)}, ptr {slot}")
+            code.store(self.as_marked(scalar, value), slot)
         code.jump(head)
         code.label(end)
 
@@ -327,14 +318,12 @@ class _Writer:
     ) -> None:
         for slot, mark, scalar in zip(slots, marked, scalars, strict=True):
             value = self.as_marked(mark, self.read(scalar))
-            self.code.emit(f"store {value}, ptr {slot}")
+            self.code.store(value, slot)
 
     def _recall(self, slots: Sequence[str], scalars: Sequence[Scalar]) -> None:
         for slot, scalar in zip(slots, scalars, strict=True):
             lanes = scalar in self.varying
-            kind = self.code.type(scalar.dtype, lanes)
-            text = self.code.register(f"load {kind}, ptr {slot}")
-            self.values[scalar] = Value(self.code, text, scalar.dtype, lanes)
+            self.values[scalar] = self.code.load(slot, scalar.dtype, lanes)
 
     def _choice(self, choice: Choice, mask: Value | None) -> None:
         index = self.read(choice.which)
@@ -398,17 +387,6 @@ _MANY, _FEW, _LONG_CARRY = 4, 2, 8
 
 def lanes_of(program: Program, vector_bytes: int) -> int:
     """Return the number of lanes of a block, for vectors of `float32`."""
-    is_long = _longest_carry(program.block.steps) > _LONG_CARRY
+    loops = (x for x in within(program.block) if isinstance(x, Loop))
+    is_long = any(len(loop.carry) > _LONG_CARRY for loop in loops)
     return (_FEW if is_long else _MANY) * vector_bytes // 4
-
-
-def _longest_carry(steps: Sequence[Any]) -> int:
-    longest = 0
-    for step in steps:
-        if isinstance(step, Loop):
-            inner = _longest_carry([*step.test.steps, *step.body.steps])
-            longest = max(longest, len(step.carry), inner)
-        elif isinstance(step, Choice):
-            inner = (_longest_carry(branch.steps) for branch in step.branches)
-            longest = max(longest, *inner)
-    return longest

@@ -153,7 +153,7 @@ class Axis(eqx.Module):
 
     def at_row(self, row: Any) -> "Axis":
         """Return an axis with one value, made of a row of the `table`."""
-        return Row(row)
+        return NO_ROW if row is None else Row(row)
 
     @property
     def attrs(self) -> dict[str, str]:
@@ -248,7 +248,7 @@ def is_axis(x: object) -> TypeGuard[Axis]:
     return isinstance(x, Axis)
 
 
-def check_dim(function: str, dim: Any) -> str | None:
+def check_dim(function: str, dim: object) -> str | None:
     """Return `dim`; raise unless it is `None` or a non-empty string."""
     if dim is None or (isinstance(dim, str) and dim):
         return dim
@@ -362,7 +362,7 @@ class Mapped(Axis):
     def table(self) -> Any:
         return self.axis.table if type(self) is Mapped else None
 
-    def at_row(self, row: Any) -> Axis:
+    def at_row(self, row: object) -> Axis:
         return Mapped(self.fn, self.axis.at_row(row))
 
     def __len__(self) -> int:
@@ -412,7 +412,7 @@ ValuesLike: TypeAlias = ArrayLike | Iterable[object]
 """An array whose leading axis counts the values, or numbers, arrays or keys."""
 
 
-def as_values(values: Any) -> Array:
+def as_values(values: object) -> Array:
     """Return a sequence of numbers, arrays or keys as one array."""
     wrong = isinstance(values, str | bytes | Mapping | Set)
     if wrong or not isinstance(values, Iterable):
@@ -441,7 +441,7 @@ def as_values(values: Any) -> Array:
     return array
 
 
-def missing_in(column: Any) -> int:
+def missing_in(column: object) -> int:
     """Return the number of missing values in a list, or a column of a data frame.
 
     NumPy converts a column of integers with gaps to floats, which rounds large ones. A
@@ -459,7 +459,7 @@ def missing_in(column: Any) -> int:
     return int(is_null().sum())
 
 
-def is_missing(x: Any) -> bool:
+def is_missing(x: object) -> bool:
     """Return whether a Python value stands for a missing one."""
     # By name, since pandas need not be installed.
     return x is None or type(x).__name__ in ("NAType", "NaTType")
@@ -487,7 +487,7 @@ def _stack(values: list[Any]) -> Any:
     return stacked
 
 
-def _as_array(values: Any) -> Array:
+def _as_array(values: object) -> Array:
     """Return numbers as an array of JAX's dtype for them; raise if they do not fit."""
     if isinstance(values, jax.Array):
         return values
@@ -519,7 +519,7 @@ def _as_array(values: Any) -> Array:
     return array
 
 
-def _as_native(x: Any) -> Any:
+def _as_native(x: object) -> Any:
     """Return NumPy's numbers in a byte order and a width that JAX supports."""
     if not isinstance(x, np.ndarray | np.generic) or x.dtype.kind not in "iufc":
         return x
@@ -568,7 +568,7 @@ def as_ends(
     return (first, last), precise
 
 
-def _is_real(x: Any) -> bool:
+def _is_real(x: object) -> bool:
     if not isinstance(x, bool | int | float | np.generic | np.ndarray | jax.Array):
         return False
     dtype = jnp.result_type(x)
@@ -636,6 +636,9 @@ class Row(Axis):
 
     def value(self, i: Any, key: Key | None) -> Any:
         return self.value_
+
+
+NO_ROW = Row()
 
 
 class Values(Axis):
@@ -848,7 +851,14 @@ def _formulas(
 
 
 class _Spaced(Axis):
-    """The base class of axes between two ends; a search may propose any number."""
+    """The base class of axes between two ends; a search may propose any number.
+
+    Subclasses are declared with `init=False`, which type checkers read: they have the
+    `__init__` of this class, and not one made of the fields.
+    """
+
+    def __init_subclass__(cls, init: bool = True) -> None:
+        super().__init_subclass__()
 
     lookup: Lookup
     num: int = eqx.field(static=True)
@@ -985,7 +995,7 @@ class _Spaced(Axis):
         return f"{type(self).__name__}({shown}{num}{self._dim_text})"
 
 
-class Linspace(_Spaced):
+class Linspace(_Spaced, init=False):
     r"""Evenly spaced values from `start` to `stop`, both ends included exactly.
 
     **Arguments:**
@@ -1010,10 +1020,8 @@ class Linspace(_Spaced):
         [0.0, 0.25, 0.5, 0.75, 1.0]
     """
 
-    __init__ = _Spaced.__init__  # for type checkers, which would generate another
 
-
-class Geomspace(_Spaced):
+class Geomspace(_Spaced, init=False):
     r"""Values from `start` to `stop` with a constant ratio, ends included exactly.
 
     **Arguments:**
@@ -1034,11 +1042,10 @@ class Geomspace(_Spaced):
         [0.001, 0.01, 0.1, 1.0]
     """
 
-    __init__ = _Spaced.__init__
     is_log: ClassVar[bool] = True
 
 
-class _Range(_Spaced):
+class _Range(_Spaced, init=False):
     """The base class of axes that have no values of their own, but for searches."""
 
     def __init__(
@@ -1078,7 +1085,7 @@ class _Range(_Spaced):
         )
 
 
-class Uniform(_Range):
+class Uniform(_Range, init=False):
     """All numbers from `start` to `stop`: a range for searches and designs.
 
     `explore`, `sobol` and `Space.from_unit` choose values from it. A range itself has
@@ -1102,10 +1109,8 @@ class Uniform(_Range):
         [2.0, 8.0]
     """
 
-    __init__ = _Range.__init__
 
-
-class LogUniform(_Range):
+class LogUniform(_Range, init=False):
     """All numbers from `start` to `stop`, evenly in the logarithm: see `Uniform`.
 
     **Arguments:**
@@ -1125,7 +1130,6 @@ class LogUniform(_Range):
         [1.0, 100.0]
     """
 
-    __init__ = _Range.__init__
     is_log: ClassVar[bool] = True
 
 

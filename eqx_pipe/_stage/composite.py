@@ -10,7 +10,7 @@ from .._errors import message, nearest
 from .._keys import check_key
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
 from .describe import row_of
-from .paths import parts_of, put
+from .select import parts_of, put
 from .stage import Scope, Stage, as_stage, check_state, check_state_is_ours, is_stateful
 
 _Self = TypeVar("_Self", bound="Composite")
@@ -59,9 +59,8 @@ class Composite(Stage):
         """Return this stage with one child replaced; raise unless it fits."""
         new = as_stage(type(self).__name__.lower(), segment, stage)
         parts, structure = parts_of(cast(AnyStage, self))
-        return structure.unflatten(
-            [new if part.segment == segment else part.value for part in parts]
-        )
+        values = [new if part.segment == segment else part.value for part in parts]
+        return structure.unflatten(values)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of this stage, without its children and arrays.

@@ -37,9 +37,10 @@ import numpy as np
 from jaxtyping import Int8, Int64
 
 from .._errors import SweepError
-from .chunks import FAILED, MISSING, OK
+from .commit import commit_chunk
 from .create import is_part, locked, settle
 from .disk import GROWING, PARTS, disk_errors
+from .partition import FAILED, MISSING, OK
 from .store import Listed, RowErrors, Store
 
 _SOUND, _SOUND_BYTES = (16, 128), (2**24, 2**28)
@@ -116,6 +117,8 @@ class Filling:
         when they are read.
         """
         store, owned = self.store, self.owned
+        # Statuses are listed before values: a chunk that another process finishes in
+        # between has values then, and is not taken for a broken one.
         listed, sound = store.listed(), 0
         # A status without values shows in two listings, without reading any file.
         lost = np.flatnonzero(store.lacks_values(listed.done)).tolist()
@@ -137,6 +140,8 @@ class Filling:
     def todo(self, listed: Listed) -> RowsByChunk:
         """Return the chunks of the share to compute, with the rows that they lack."""
         rows_by_chunk: dict[int, Int64[np.ndarray, " rows"] | None] = {}
+        # In a bucket the listing is current, so an absent chunk need not be read to see
+        # whether another process has written it.
         current = self.store.files.conditional
         for number in np.flatnonzero(~listed.done | listed.odd).tolist():
             if number in self.owned and number not in self.broken:
@@ -165,13 +170,17 @@ class Filling:
         # put that expects no object there fails if another process was faster.
         is_new = rows is None and number not in self.broken
         is_new &= self.store.files.conditional
-        if is_new and self.store.commit(number, values, status, errors, is_new=True):
+        if is_new and commit_chunk(
+            self.store, number, values, status, errors, is_new=True
+        ):
             return
+        # Each turn looks anew. Two processes that write at once may both find mixed
+        # files, and after some turns one of them is alone.
         for _ in range(_TRIES):
             # A sound chunk has come from another process meanwhile: merge the rows.
             whole = rows is None and not self.store.is_sound(number)
             at = None if whole else index
-            is_alone = self.store.commit(number, values, status, errors, at)
+            is_alone = commit_chunk(self.store, number, values, status, errors, at)
             # In a bucket a process that is late knows it.
             is_safe = self.has_locks or self.store.files.conditional
             if (is_alone and is_safe) or self._is_kept(number, rows, status):

@@ -4,6 +4,7 @@ Sinks and the code that computes do not depend on each other.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -18,30 +19,34 @@ from .._results import (
     shapes_of,
 )
 from .._run import Watch
-from .._store import (
-    NO_GAPS,
-    Chunks,
-    Gaps,
-    choose_chunks,
-)
+from .._store import NO_GAPS, Chunks, Gaps, choose_chunks
 from .._types import PyTree
 from .costs import CostsOf, costs_of
 from .program.layout import CHUNK_BYTES
 from .request import Request
 from .target import Target
+from .work.blocks import Blocks
 from .work.buffer import Asked, Chunk, Errors
+from .work.cells import Cells
 from .work.flight import Flight
-from .work.groups import Blocks, groups_of
-from .work.points import Points, prepare
+from .work.point_rows import PointRows
+from .work.points import Points
+from .work.prepare import prepare
 from .work.work import Work
 
-# Only the pools of the standard library expose their number of workers.
-_GUESSED_WORKERS = 8
+# The workers that share the points, if their number is unknown: the batch size and the
+# chunks leave work for as many. Only the pools of the standard library expose theirs.
+_SHARING_WORKERS = 8
 
 
 def work_of(points: Points, reducers: ReducerTree | None) -> Work:
     """Return the rows of a sweep: its points, or their reduction by `reducers`."""
-    return points if reducers is None else groups_of(points, reducers)
+    if reducers is None:
+        return PointRows(points)
+    if reducers.over is None:
+        return Blocks.of(points, reducers)
+    dims = points.geometry.dims
+    return Cells(points, reducers, math.prod(dims[name] for name in reducers.over))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +80,10 @@ class Plan:
             return self.work.span(0, self.chunks.size)[1]
         spans = (self.work.span(*self.chunks.span(number)) for number in numbers)
         return sum(last - first for first, last in spans)
+
+    def count_rows(self, number: int, rows: Int64[np.ndarray, " some"]) -> int:
+        """Return the number of points in some rows of a chunk."""
+        return self.work.count(self.chunks.span(number)[0] + rows)
 
     def asked(self, number: int, rows: Int64[np.ndarray, " some"] | None) -> Asked:
         """Return the rows of a chunk to compute, with the costs of their points."""
@@ -119,7 +128,7 @@ def plan_of(request: Request) -> Plan:
         # The devices of a worker are unknown before it runs: assume one.
         devices, shares = (
             devices[:1],
-            shares * (known_workers(request.executor) or _GUESSED_WORKERS),
+            shares * (known_workers(request.executor) or _SHARING_WORKERS),
         )
     points = prepare(
         request.fn,
@@ -199,7 +208,8 @@ class Todo:
     def left(self, plan: Plan) -> int:
         """Return the number of missing points."""
         whole = [number for number in self.chunks if number not in self.rows]
-        return plan.count(whole) + sum(map(len, self.rows.values()))
+        parts = (plan.count_rows(*part) for part in self.rows.items())
+        return plan.count(whole) + sum(parts)
 
 
 @dataclasses.dataclass(frozen=True)

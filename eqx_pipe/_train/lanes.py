@@ -4,7 +4,7 @@ import collections
 import contextlib
 import functools as ft
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -130,6 +130,9 @@ _OF_BEGIN = "`begin` has another carry than `init` returns (`begin`, `init`)"
 _KEEP = "Return a carry with the same structure, shapes and dtypes as that of `init`."
 
 Rows = Int[np.ndarray, " rows"]
+Row: TypeAlias = Array | np.integer | int
+"""The index of a training in the space, often traced."""
+
 Columns = Mapping[str, np.ndarray]
 """Values of the axes by path, with an entry for each training of the space."""
 
@@ -167,6 +170,14 @@ class _Lane(NamedTuple):
     @property
     def carry(self) -> PyTree:
         return eqx.combine(self.arrays, self.rest)
+
+
+class _Turn(NamedTuple):
+    """Trainings that ran together, by their position, their lanes, and the outputs."""
+
+    rows: Rows
+    lane: Rows
+    out: list[Any]
 
 
 class Together(Exception):
@@ -234,16 +245,16 @@ class Lanes:
 
     # ---- the programs --------------------------------------------------------------
 
-    def _key_of(self, row: Any) -> Key | None:
+    def _key_of(self, row: Row) -> Key | None:
         return self._space.point_key(row, key=self._key)
 
-    def _first(self, row: Any, columns: Values) -> tuple[PyTree, PyTree]:
+    def _first(self, row: Row, columns: Values) -> tuple[PyTree, PyTree]:
         """Return the first carry of a training: its arrays, and the rest of it."""
         init, point = self._training.init, self.point(columns.values())
         key = key_argument(init, fold(self._key_of(row), 0))
         return _parted(_called("init", init, point, **key), "init")
 
-    def _lane(self, row: Any, columns: Values, carried: Sequence[Any]) -> _Lane:
+    def _lane(self, row: Row, columns: Values, carried: Sequence[Any]) -> _Lane:
         """Return a training from the leaves of its carry."""
         origin, *first = carried[: 1 + len(columns)]
         # XLA drops the first carry, whose static parts may hold traced numbers.
@@ -253,7 +264,7 @@ class Lanes:
         arrays = structure.unflatten([as_keys(x, old) for x, old in pairs])
         return _Lane(self.point(columns.values()), self._key_of(row), arrays, rest)
 
-    def _stepped(self, lane: _Lane, number: Any) -> tuple[PyTree, dict[str, Array]]:
+    def _stepped(self, lane: _Lane, number: Array) -> tuple[PyTree, dict[str, Array]]:
         """Return the arrays of the carry after step `number`, and the metrics."""
         step = self._training.step
         keywords = key_argument(step, fold(lane.key, number))
@@ -267,7 +278,7 @@ class Lanes:
         _check_rest(_CHANGED, was, _texts(rest), _UNCHANGED)
         return after, _named(out[1], "step")
 
-    def _evaluated(self, lane: _Lane, number: Any) -> dict[str, Array]:
+    def _evaluated(self, lane: _Lane, number: Array) -> dict[str, Array]:
         """Return the metrics of `evaluate` after step `number`."""
         evaluate = self._training.evaluate
         if evaluate is None:
@@ -278,10 +289,10 @@ class Lanes:
         metrics = _called("evaluate", evaluate, lane.point, lane.carry, **keywords)
         return _named(metrics, "evaluate")
 
-    def _begin(self, row: Any, point: Values) -> list[Any]:
+    def _begin(self, row: Row, point: Values) -> list[Any]:
         return [row, *point.values(), *_raw(self._first(row, point)[0])]
 
-    def _once(self, row: Any, point: Values, *carried: Any) -> tuple[Any, ...]:
+    def _once(self, row: Row, point: Values, *carried: Any) -> tuple[Any, ...]:
         lane, first = self._lane(row, point, carried), jnp.int32(1)
         arrays, metrics = self._stepped(lane, first)
         return _raw(arrays), metrics, self._evaluated(lane, first)
@@ -295,7 +306,7 @@ class Lanes:
 
         return {name for k, name in enumerate(axes, 1) if is_read(k)}
 
-    def _advance(self, row: Any, point: Values, *args: Any) -> list[Any]:
+    def _advance(self, row: Row, point: Values, *args: Any) -> list[Any]:
         *carried, start, stop, ending = args
         lane, each = self._lane(row, point, carried), np.int32(self._each)
 
@@ -395,31 +406,22 @@ class Lanes:
         whether to evaluate. Other trainings keep their carries.
 
         Those that are `placed` have a lane, also if they failed meanwhile: a failure
-        moves no other training, which could change its bits. Raises `Together` if some
-        fail in a call of several steps.
+        moves no other training, which could change its bits. They run in turns of as
+        many as have a lane; a turn that fails is repeated with halves of its trainings,
+        until those that fail are known. Raises `Together` if some fail in a call of
+        several steps.
         """
-        whole, moving = np.flatnonzero(placed[self.rows]), len(self.structs)
-        going, alone = active[self.rows], not plan or plan[1] - plan[0] == 1
+        whole, going = np.flatnonzero(placed[self.rows]), active[self.rows]
         if not going.any():
             return carries, whole[:0], {}, {}
         lanes = self._size(len(whole)) * self._devices
         values = [self.rows.astype(np.int32), *(x[self.rows] for x in columns.values())]
-        failed: dict[int, str] = {}
-        outs: list[tuple[Rows, Rows, list[Any]]] = []
+        failed, turns = dict[int, str](), list[_Turn]()
         parts = [whole[k : k + lanes] for k in range(0, len(whole), lanes)]
         todo = [(part, part[going[part]]) for part in parts if going[part].any()]
         for part, some in todo:
-            # All parts have the same number of lanes, the last training repeated, so
-            # that they run the same program. Other lanes repeat one of `some`.
-            at = np.concatenate([part, np.repeat(part[-1:], lanes - len(part))])
-            lane = np.flatnonzero(np.isin(part, some))
-            at = np.where(np.isin(at, some), at, some[0])
-            # Carries that are in place are not copied.
-            ordered = (at == np.minimum(np.arange(lanes), len(self.rows) - 1)).all()
-            inputs: list[Any] = [x[at] for x in values]
-            for x in carries if plan else ():
-                inputs.append(x if ordered and len(x) == lanes else np.asarray(x)[at])
-            inputs = [jax.device_put(x, self._place) for x in inputs]
+            at = _trainings_of_lanes(part, some, lanes)
+            inputs = self._placed(at, values, carries if plan else ())
             args = [*program.consts, *inputs, *plan]
             with self._fitting(lanes // self._devices):
                 lower = ft.partial(program.call.lower, *args)
@@ -429,33 +431,52 @@ class Lanes:
                 with self._fitting(lanes // self._devices), quiet():
                     out = jax.block_until_ready(call(*args))
                     check_finite(out)
-                outs.append((some, lane, out))
             except SweepError:
                 raise
             except Exception as error:
-                half = len(some) // 2
-                if not alone:
+                if plan and plan[1] - plan[0] > 1:
                     raise Together from error
+                half = len(some) // 2
                 if half:  # compute each half, to find the trainings that fail
                     todo += [(part, some[:half]), (part, some[half:])]
                 else:
                     failed[int(self.rows[some[0]])] = error_text(error)
-        stay = len(outs) == 1 and len(outs[0][0]) == len(self.rows)
+            else:
+                turns.append(_Turn(some, np.flatnonzero(np.isin(part, some)), out))
+        leaves, moving = self._gathered(program, turns, carries), len(self.structs)
+        done = np.sort(np.concatenate([whole[:0], *(turn.rows for turn in turns)]))
+        metrics = zip([*self.metrics, *self.evaluations], leaves[moving:], strict=False)
+        outputs = {name: leaf[done] for name, leaf in metrics}
+        return leaves[:moving], self.rows[done], outputs, failed
+
+    def _placed(
+        self, at: Rows, values: Sequence[np.ndarray], carries: Sequence[Any]
+    ) -> list[Array]:
+        """Place the values of axes and the carries of the trainings `at` as lanes."""
+        # Carries that are in place are not copied.
+        ordered = (at == np.minimum(np.arange(len(at)), len(self.rows) - 1)).all()
+        inputs: list[Any] = [x[at] for x in values]
+        for x in carries:
+            inputs.append(x if ordered and len(x) == len(at) else np.asarray(x)[at])
+        return [jax.device_put(x, self._place) for x in inputs]
+
+    def _gathered(
+        self, program: _Program, turns: Sequence[_Turn], carries: Carries
+    ) -> list[Any]:
+        """Return the outputs of all trainings; those in no turn keep their carries."""
+        stay = len(turns) == 1 and len(turns[0].rows) == len(self.rows)
         leaves: list[Any] = []
         for i, struct in enumerate(program.jaxpr.out_avals):
-            if stay and i < moving:
-                leaves.append(outs[0][2][i])  # on the devices
+            if stay and i < len(self.structs):
+                leaves.append(turns[0].out[i])  # on the devices
                 continue
             leaf = np.zeros((len(self.rows), *struct.shape), struct.dtype)
             if i < len(carries):
                 leaf[:] = np.asarray(carries[i])[: len(leaf)]
-            for some, lane, out in outs:
-                leaf[some] = np.asarray(out[i])[lane]
+            for rows, lane, out in turns:
+                leaf[rows] = np.asarray(out[i])[lane]
             leaves.append(leaf)
-        done = np.sort(np.concatenate([whole[:0], *(some for some, *_ in outs)]))
-        metrics = zip([*self.metrics, *self.evaluations], leaves[moving:], strict=False)
-        outputs = {name: leaf[done] for name, leaf in metrics}
-        return leaves[:moving], self.rows[done], outputs, failed
+        return leaves
 
     @contextlib.contextmanager
     def _fitting(self, batch_size: int) -> Iterator[None]:
@@ -505,7 +526,7 @@ class Lanes:
         firsts = self.rows.astype(np.int32), *(x[self.rows] for x in columns.values())
         return [*firsts, *map(np.stack, zip(*made, strict=True))]
 
-    def fitting(self, carry: PyTree, row: Any, first: Values) -> list[np.ndarray]:
+    def fitting(self, carry: PyTree, row: Row, first: Values) -> list[np.ndarray]:
         """Return the leaves of a carry; raise unless it is one of this training."""
         arrays, rest = _parted(carry, "begin")
         like, made = self._first(row, first)
@@ -519,6 +540,18 @@ class Lanes:
         )
         _check_rest(_OF_BEGIN, a, b, cure)
         return [*map(np.asarray, _raw(arrays))]
+
+
+def _trainings_of_lanes(
+    part: Int[np.ndarray, " part"], some: Int[np.ndarray, " some"], lanes: int
+) -> Int[np.ndarray, " lanes"]:
+    """Return the training of each lane, to compute `some` of those in a `part`.
+
+    All parts have the same number of lanes, the last training repeated, so that they
+    run the same program. Other lanes repeat one of `some`.
+    """
+    at = np.concatenate([part, np.repeat(part[-1:], lanes - len(part))])
+    return np.where(np.isin(at, some), at, some[0])
 
 
 def values_at(columns: Columns, i: Any) -> dict[str, Array]:
@@ -563,7 +596,7 @@ def _called(name: str, fn: Callable[..., Any], *args: Any, **keywords: Any) -> A
         raise
 
 
-def _count(name: str, fn: Any, steps: Any) -> dict[str, Any]:
+def _count(name: str, fn: object, steps: Array) -> dict[str, Any]:
     """Return the number of finished steps as a keyword argument, if `fn` takes one."""
     takes, default = keyword_rule(fn, "i")
     if takes and default:
@@ -605,7 +638,7 @@ def _parted(carry: PyTree, function: str) -> tuple[PyTree, PyTree]:
             check_integers("train", leaf, f"`{function}` returned a carry{where}")
         return eqx.combine(as_arrays(plain), rest)
 
-    def is_module(x: Any) -> bool:
+    def is_module(x: object) -> bool:
         return isinstance(x, eqx.Module)
 
     carry = jtu.tree_map_with_path(arrays, carry, is_leaf=is_module)

@@ -52,7 +52,7 @@ from .._tree import (
     leaf_text,
     tree_text,
 )
-from .._types import PyTree
+from .._types import AnyJaxpr, PyTree
 from .batch_size import analyze, choose_batch_size, even_out
 from .batches import flat_mesh, is_on_device, over_devices
 from .lanes import First, first_copies, in_batches, summed
@@ -226,7 +226,9 @@ class _Call:
         first = None if lanes else jnp.ones(size, bool)
         return self.finish((self.on_device(run, lanes, first, batch), same))
 
-    def evaluated(self, jaxpr: Any, consts: Sequence[Any], *slices: Any) -> Outputs:
+    def evaluated(
+        self, jaxpr: AnyJaxpr, consts: Sequence[Any], *slices: Any
+    ) -> Outputs:
         """Return the outputs of a lane that was traced, for other constants."""
         outputs = as_function(jaxpr, consts)(*slices)
         same = self.out_axes.count(None)
@@ -246,7 +248,7 @@ class _Call:
         sums = [summed(y.astype(_wide(dtype)), None) for y, dtype in pairs]
         return [*sums, *stacked[len(sums) :]], same
 
-    def batch_size(self, jaxpr: Any, mesh: Any, each: int) -> int:
+    def batch_size(self, jaxpr: AnyJaxpr, mesh: Any, each: int) -> int:
         """Return the number of lanes of a batch, of the `each` lanes of a device."""
         asked = self.of.batch_size
         if asked != "auto":
@@ -301,7 +303,9 @@ class _Call:
         """Yield the arrays of lanes, or of one, with keys in place of their data."""
         return (as_keys(x[lane], y) for x, y in zip(rows, self.mapped, strict=True))
 
-    def on_mesh(self, jaxpr: Any, mesh: Any, lanes: list[Any], batch: int) -> list[Any]:
+    def on_mesh(
+        self, jaxpr: AnyJaxpr, mesh: Any, lanes: list[Any], batch: int
+    ) -> list[Any]:
         """Return the stacked outputs of all lanes, which are split over the devices."""
         total = -(-self.size // mesh.size) * mesh.size
         copied = total > self.size
@@ -423,18 +427,18 @@ def _value(ref: Any, mesh: Mesh | None) -> Any:
     return jax.device_put(value, NamedSharding(mesh, P()))
 
 
-def _can_be_mapped(leaf: Any) -> bool:
+def _can_be_mapped(leaf: object) -> bool:
     return can_be_traced(leaf) or is_sparse(leaf) or is_ref(leaf)
 
 
-def _is_output(leaf: Any) -> bool:
+def _is_output(leaf: object) -> bool:
     """Return whether `jax.vmap` can stack an output."""
     if isinstance(leaf, np.ndarray | np.generic):
         return can_be_traced(np.asarray(leaf)) and leaf.dtype != jax.dtypes.float0
     return eqx.is_array_like(leaf)
 
 
-def _lane_struct(x: Any, axis: int) -> jax.ShapeDtypeStruct:
+def _lane_struct(x: object, axis: int) -> jax.ShapeDtypeStruct:
     """Return the struct of one lane of an array."""
     kind: Any = jax.typeof(x)
     also = {}
@@ -456,7 +460,7 @@ def _zeros(struct: Any, dtype: Any) -> Any:
     return jax.lax.pcast(zeros, varying, to="varying") if varying else zeros
 
 
-def _mesh_of(x: Any) -> Any:
+def _mesh_of(x: object) -> Any:
     """Return the mesh in an array's type, if it has explicit axes."""
     if not isinstance(x, jax.Array):
         return None
@@ -484,7 +488,7 @@ def _placed(tree: PyTree, mesh: Any, spec: P) -> PyTree:
     return jtu.tree_map(one, tree)
 
 
-def _dtype_of_total(reduce: str, x: Any) -> Any:
+def _dtype_of_total(reduce: str, x: object) -> Any:
     """Return the dtype of `jnp.sum` or `jnp.mean` over lanes with such outputs."""
     dtype = jnp.result_type(x)
     if not jnp.issubdtype(dtype, jnp.number) and not jnp.issubdtype(dtype, jnp.bool_):

@@ -62,9 +62,7 @@ def build(
     """
 
     def on_device(
-        control: UInt32[Array, "1 control"],
-        table: Table | None,
-        args: Arguments,
+        control: UInt32[Array, "1 control"], table: Table | None, args: Arguments
     ) -> list[Array]:
         at = lane_of(control, args)
 

@@ -185,12 +185,7 @@ def trace(
     jaxpr: Any = jax.make_jaxpr(flat)(structs[0], rows, digits, structs[1])
     leaves = jtu.tree_leaves(arrays)
     check_concrete(function, [*jaxpr.consts, *leaves, key])
-    return Traced(
-        fn_name(fn),
-        **alone,
-        jaxpr=jaxpr,
-        num_arrays=len(leaves),
-    )
+    return Traced(fn_name(fn), **alone, jaxpr=jaxpr, num_arrays=len(leaves))
 
 
 def detached(jaxpr: Any) -> Any:
@@ -288,7 +283,9 @@ def untabled(geometry: Geometry) -> list[Any]:
     """Return the leaves of a space, without the tables that a kernel reads."""
     leaves = list(geometry.leaves)
     for index, _, _ in geometry.tabled:
-        leaves[index] = leaves[index].at_row(None)
+        axis = leaves[index]
+        # Equinox makes a module for each access to a method of an instance.
+        leaves[index] = type(axis).at_row(axis, None)
     return leaves
 
 

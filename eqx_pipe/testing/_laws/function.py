@@ -57,7 +57,7 @@ from ..._stage import (
     wants_key,
 )
 from ..._tree import is_key_array, join_path, leaf_text, leaves_with_names
-from ..._types import Key, PyTree, StageLike
+from ..._types import AnyJaxpr, Key, PyTree, StageLike
 from .derivative import derivative_law, finite_law
 from .law import (
     FIRST_ONLY,
@@ -147,9 +147,8 @@ def jit_law(trial: Trial) -> None:
     programs, plain = trial.programs, trial.plain
     avals = programs.jaxpr.out_avals
     structs = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in avals]
-    traced, wanted = (
-        jtu.tree_map(_struct, tree) for tree in (programs.output(structs), plain)
-    )
+    both = programs.output(structs), plain
+    traced, wanted = (jtu.tree_map(_struct, tree) for tree in both)
     agree_in_struct(traced, wanted, ("traced", "plain"))
     with must_work("the compiled function"):
         compiled = programs.value(trial.leaves)
@@ -161,7 +160,7 @@ def jit_law(trial: Trial) -> None:
         agree(got, wanted, ("compiled", "plain"), trial.tolerance)
 
 
-def _struct(leaf: Any) -> Any:
+def _struct(leaf: object) -> Any:
     """Return the struct of a Python number as an array; arrays unchanged."""
     if isinstance(leaf, bool | int | float | complex):
         return jtu.tree_leaves(eqx.filter_eval_shape(lambda: leaf))[0]
@@ -262,7 +261,7 @@ def _compiled_for_numbers(trial: Trial) -> None:
 def _outline(programs: Programs) -> list[Any]:
     """Return the equations of a program without literals, constants and functions."""
 
-    def text(value: Any) -> str:
+    def text(value: object) -> str:
         shown = repr(value)
         return "" if "lambda" in shown or " at 0x" in shown else shown
 
@@ -279,7 +278,7 @@ def _outline(programs: Programs) -> list[Any]:
 _COMPILED_ANEW = (None, "scan", "while", "branches", "other", "callback")
 
 
-def _compiles_anew(jaxpr: Any) -> bool:
+def _compiles_anew(jaxpr: AnyJaxpr) -> bool:
     """Return whether a loop or branch is outside `jit`."""
     return any(
         kind(eqn) in _COMPILED_ANEW
@@ -541,7 +540,7 @@ class _Draws(Flow):
 _COPIES = ("broadcast_in_dim", "gather", "reshape", "squeeze", "transpose")
 
 
-def _drawn_copies(jaxpr: Any) -> list[Equation]:
+def _drawn_copies(jaxpr: AnyJaxpr) -> list[Equation]:
     """Return the equations that copy a key, such as to broadcast it, if copies draw.
 
     JAX takes an array of keys for several keys. Copies are marked by their equation. A
@@ -585,7 +584,7 @@ def _is_choice(eqn: Equation) -> bool:
     return kind(eqn) == "branches" and eqn.primitive.name != "cond"
 
 
-def _with_same_keys(jaxpr: Any) -> Callable[..., list[Any]]:
+def _with_same_keys(jaxpr: AnyJaxpr) -> Callable[..., list[Any]]:
     """Return a program in which keys that are computed alike are one key.
 
     JAX does not know that equal numbers folded into a key make the same key, nor
@@ -612,7 +611,7 @@ def _with_same_keys(jaxpr: Any) -> Callable[..., list[Any]]:
     return lambda *inputs: interpret(jaxpr, inputs, rule)
 
 
-def _selects(jaxpr: Any) -> bool:
+def _selects(jaxpr: AnyJaxpr) -> bool:
     """Return whether an operation selects between values of different draws."""
     numbers, selections = it.count(), []
     nothing: frozenset[int] = frozenset()
@@ -720,7 +719,7 @@ def _closed_over(trial: Trial) -> str:
     return f"; it closes over {', '.join(names)}: cast it, or take it as an argument"
 
 
-def _single_arrays(fn: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+def _single_arrays(fn: object, depth: int = 0) -> Iterator[tuple[str, Any]]:
     if is_installed(getattr(getattr(fn, "__code__", None), "co_filename", "")):
         return
     for _, name, value in contents(fn):
@@ -750,7 +749,9 @@ def _forms_of(programs: Programs) -> dict[str, Any]:
     return {programs.out_names[i]: avals[i] for i in programs.inexact}
 
 
-def _lines(program: Any, dtype: np.dtype, outer: Lines = (("", 0),)) -> Iterator[Lines]:
+def _lines(
+    program: AnyJaxpr, dtype: np.dtype, outer: Lines = (("", 0),)
+) -> Iterator[Lines]:
     """Yield the lines that convert to wider numbers, each with those around it.
 
     A nested `jit` of a JAX function has the lines of its call.
@@ -1022,7 +1023,7 @@ def as_jax_sees(tree: PyTree) -> PyTree:
     in NumPy, and the law `jit` would report a difference.
     """
 
-    def narrowed(leaf: Any) -> Any:
+    def narrowed(leaf: object) -> Any:
         if not isinstance(leaf, np.ndarray | np.generic):
             return leaf
         return leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
@@ -1166,7 +1167,7 @@ def input_text(tree: PyTree) -> str:
     return ", ".join(shown + ["..."] * (len(named) > 6)) or "nothing"
 
 
-def _value_text(leaf: Any) -> str:
+def _value_text(leaf: object) -> str:
     if not hasattr(leaf, "dtype") or is_key_array(leaf):
         return leaf_text(leaf)
     array = np.asarray(leaf)

@@ -8,7 +8,7 @@ A gap is a half-open range of points with one status, missing or failed: its fir
 point, its end and the status. Gaps are in order and do not overlap; they need little
 memory if there are few.
 
-How a chunk is written is in `store.py` (`Store.commit`), by the rules of `fill.py`.
+How a chunk is written is in `commit.py`, by the rules of `fill.py`.
 """
 
 import dataclasses
@@ -166,10 +166,8 @@ def gaps_of(
 
 def merged(ranges: Mapping[int, Int64[np.ndarray, "_ranges 2"]]) -> Gaps:
     """Return ranges of several statuses as gaps in order."""
-    each = [
-        np.column_stack([spans, np.full(len(spans), status)])
-        for status, spans in ranges.items()
-    ]
+    pairs = ranges.items()
+    each = [np.column_stack([x, np.full(len(x), status)]) for status, x in pairs]
     gaps = np.concatenate([NO_GAPS, *each])
     return gaps[np.argsort(gaps[:, 0], kind="stable")]
 
