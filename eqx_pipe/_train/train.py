@@ -157,9 +157,10 @@ def train(
     warn_if_cores_idle(request.devices, mesh)
     with no_mesh("train"):
         columns, cases = columns_of(request.space), cases_of(request.space.geometry)
-        most = int(np.diff(ends, prepend=start).max()) // each
+        pieces = np.diff(ends, prepend=start)
+        most, between = int(pieces.max()) // each, int(np.gcd.reduce(pieces))
         groups = [
-            Lanes(training, request, key, rows, columns, each, most)
+            Lanes(training, request, key, rows, columns, each, most, between)
             for rows in rows_of(request.space.geometry, cases)
         ]
         metrics = [(lanes.metrics, lanes.evaluations) for lanes in groups]
