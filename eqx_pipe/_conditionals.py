@@ -844,7 +844,7 @@ def _transpose(
     linear = [isinstance(x, ad.UndefinedPrimal) for x in operands]
     is_residual = [not is_linear for is_linear in linear]
     residuals = list(it.compress(operands, is_residual))
-    # A symbolic zero is no input, so branches do no work for it.
+    # Leave out symbolic zeros, so that branches do not compute with them.
     alive = [type(ct) is not ad.Zero for ct in cotangents]
     cotangents = list(it.compress(cotangents, alive))
     inputs = [*residuals, *cotangents]

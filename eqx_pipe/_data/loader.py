@@ -531,25 +531,18 @@ def device_batch(
     # Positions stay below 2^32: there are fewer than 2^31 records, and no device has
     # memory for a batch of 2^31.
     at = start + jnp.arange(count, dtype=np.uint32)
+    first, over = epoch, None
     if overrun == "wrap":
-        over = (at >= np.uint32(size)).astype(np.uint32)
-        epoch, at = epoch + over, at - over * np.uint32(size)
+        over = at >= np.uint32(size)
+        epoch = epoch + over.astype(np.uint32)
+        at = jnp.where(over, at - np.uint32(size), at)
         ended, end = epoch[-1], at[-1] + np.uint32(1)
     else:
         ended, end = epoch, start + np.uint32(count)
     after = ended, jnp.stack([end, jnp.zeros_like(end)])
     ids = at
     if loader.shuffle:
-        # Few batches cross an epoch's end, and one order is computed much faster than
-        # many.
-        if epoch.ndim == 0:
-            ids = permute(words, epoch, at, size)
-        else:
-            ids = jax.lax.cond(
-                epoch[0] == epoch[-1],
-                lambda: permute(words, epoch[0], at, size),
-                lambda: permute(words, epoch, at, size),
-            )
+        ids = permute(words, first, at, size, over)
         # Without the barrier, XLA recomputes the permutation for every element of the
         # gather: 153 us instead of 125 for batches of 256 images.
         ids = jax.lax.optimization_barrier(ids)

@@ -115,6 +115,14 @@ class Store:
         """The size of the values of a row in bytes."""
         return sum(v.dtype.itemsize * math.prod(v.inner) for v in self.variables)
 
+    @property
+    def each(self) -> int:
+        """The number of points of a row: several in the blocks of a reduction.
+
+        Errors are numbered by points, within the chunk.
+        """
+        return int(self.root["attributes"].get("block_points", 1))
+
     def names(self) -> list[str]:
         """Return the names of the variables."""
         return [variable.name for variable in self.variables]
@@ -268,9 +276,9 @@ class Store:
         """
         key, size = self.status_key(number), self.chunks.points
         try:
-            # The rows of a reduction are blocks, whose points may have failed.
-            points = size * int(self.root["attributes"].get("block_points", 1))
-            position, cut, versions = parsed(self.files.get(key), size, points)
+            position, cut, versions = parsed(
+                self.files.get(key), size, size * self.each
+            )
         except FileNotFoundError:
             return None
         except OSError as error:

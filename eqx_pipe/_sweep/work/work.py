@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeVar
 
 import jax
 import numpy as np
+from jaxtyping import Int64
 
 from ..._errors import value_error
 from ..._files import memory_bytes
@@ -51,6 +52,11 @@ class Work(abc.ABC):
     def span(self, first: int, last: int) -> tuple[int, int]:
         """Return the half-open range of the points of a range of rows."""
         return first * self.each, min(last * self.each, self.points.size)
+
+    def count(self, rows: Int64[np.ndarray, " rows"]) -> int:
+        """Return the number of points of some rows."""
+        last = np.minimum((rows + 1) * self.each, self.points.size)
+        return int(np.sum(last - rows * self.each))
 
     @property
     def in_memory(self) -> int:
