@@ -16,7 +16,7 @@ import jax
 
 from .._errors import message, optional
 from .._same import digest
-from .interrupts import STOPPED, stop_address
+from .interrupts import STOPPED, Shared, shared_address
 from .llvm import Engine, attributes, this_machine
 
 _MAJOR, _MINOR = 0, range(3, 6)
@@ -85,7 +85,10 @@ def handler(num_inputs: int, num_outputs: int) -> str:
             slot = writer.make(f"getelementptr ptr, {arrays[-1]}, i64 {k}")
             writer.write(f"store ptr {read(buffer, _DATA)}, ptr {slot}")
     lanes = f"i64 {read(read(buffer, _DIMS), 0, 'i64')}"
+    shared = writer.make("load ptr, ptr @stop")
+    writer.count(shared, Shared.begun.offset)
     result = writer.make(f"call i32 @kernel({', '.join([*arrays, lanes])})")
+    writer.count(shared, Shared.ended.offset)
     stopped = writer.make(f"icmp ne i32 {result}, 0")
     writer.branch(stopped, "stopped", "ended")
     writer.label("ended")
@@ -120,6 +123,10 @@ class _Writer:
 
     def read(self, struct: str, offset: int, kind: str = "ptr") -> str:
         return self.make(f"load {kind}, ptr {self.at(struct, offset)}")
+
+    def count(self, struct: str, offset: int) -> None:
+        """Add 1 to a number that threads share."""
+        self.make(f"atomicrmw add ptr {self.at(struct, offset)}, i64 1 seq_cst")
 
     def branch(self, test: str, then: str, otherwise: str) -> None:
         self.write(f"br i1 {test}, label %{then}, label %{otherwise}")
@@ -186,7 +193,7 @@ def registered(code: str, num_inputs: int, num_outputs: int) -> str:
             )
         engine = Engine(text, machine)
         stop = ctypes.c_void_p.from_address(engine.variable("stop"))
-        stop.value = stop_address()
+        stop.value = shared_address()
         pointer = jax.ffi.pycapsule(engine.address("handler"))
         jax.ffi.register_ffi_target(name, pointer, platform="cpu")
         _engines[name] = engine

@@ -154,6 +154,10 @@ class TooLarge(Exception):
 class Stopped(SweepError):
     """The error for a call whose kernels a signal stopped."""
 
+    def __init__(self) -> None:
+        wrong = "a signal stopped the kernels of this sweep."
+        super().__init__(message("sweep", wrong, "Call it again."))
+
 
 @contextlib.contextmanager
 def noting(batch_size: int) -> Iterator[None]:

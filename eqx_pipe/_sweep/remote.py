@@ -26,6 +26,7 @@ from jaxtyping import Int64
 from .._cache import LRUCache
 from .._errors import SweepError, optional, sweep_error, type_error
 from .._jaxprs import array_text, digest
+from .._kernel import share
 from .._progress import tell
 from .._reduce import as_reducers
 from .._results import versions
@@ -94,7 +95,7 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
                     )
                     return
             elif new := calls.take():
-                if not _launch(plan, new, shared, watch.stopping):
+                if not _launch(plan, new, (*shared, calls.name), watch.stopping):
                     continue
                 calls.flying += new
                 heard = time.monotonic()
@@ -124,6 +125,9 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
                     # Keep the other finished chunks before raising.
                     trouble = trouble or error
                 calls.land(call, answer)
+                if calls.this_call.stopped and not watch.stopping():
+                    # In another thread than the main one.
+                    trouble = trouble or Stopped()
                 computed = [] if answer is None else answer.computed or []
                 for (number, rows), outcome in zip(call.chunks, computed, strict=False):
                     if isinstance(outcome, Exception):
@@ -217,7 +221,7 @@ class _Call:
 def _launch(
     plan: Plan,
     calls: Sequence[_Call],
-    shared: tuple[str, bytes, Target | None],
+    shared: tuple[str, bytes, Target | None, str],
     stopping: Callable[[], bool],
 ) -> bool:
     """Submit calls, as one array if there are several jobs.
@@ -225,12 +229,13 @@ def _launch(
     Return False if a signal broke the executor.
     """
     executor: Any = plan.request.executor
-    name, packed, target = shared
+    name, packed, target, call_name = shared
     arguments = []
     for call in calls:
         call.tries += 1
         asked = [plan.asked(*chunk) for chunk in call.chunks]
-        arguments.append((name, packed if call.carries else None, asked, target))
+        function = packed if call.carries else None
+        arguments.append((name, function, asked, target, call_name))
     try:
         if len(calls) == 1:
             futures = [executor.submit(compute_in_worker, *arguments[0])]
@@ -275,6 +280,12 @@ class _Calls:
         self.flying: list[_Call] = []
         self._lacking = set[str]()  # the processes to which a call brings it
         self._refused: list[_Call] = []  # until a worker has computed
+        self._rename()
+
+    def _rename(self) -> None:
+        """Let calls that are submitted from now on run in workers that were stopped."""
+        self.name = uuid.uuid4().hex
+        self.this_call = share(self.name)
 
     def take(self) -> list[_Call]:
         """Return the next call, or an array of jobs; none if enough are in flight."""
@@ -302,6 +313,7 @@ class _Calls:
         else:
             if left := call.chunks[len(answer.computed) :]:  # it was interrupted
                 self.waiting.appendleft(_Call(left, call.tries - 1))
+                self._rename()
             self._able.add(answer.worker)
             least, most = _CALL_SECONDS
             wanted = min(max(least, _WORKER_SECONDS * self._num_workers), most)
@@ -438,11 +450,13 @@ def compute_in_worker(
     packed: bytes | None,
     asked: Sequence[Asked],
     target: Target | None = None,
+    call_name: str = "",
 ) -> _Answer:
     """Compute the rows of chunks in a worker.
 
     `name` identifies the packed sweep. Without `packed`, a worker that does not know
-    the name computes nothing. A worker that sees the store writes the chunks there.
+    the name computes nothing. A worker that sees the store writes the chunks there. If
+    a signal stopped other parts of the call of `call_name`, no kernel begins.
     """
     # A fork has the same `_PROCESS`.
     worker = f"{_PROCESS}.{os.getpid()}", threading.get_ident()
@@ -454,7 +468,7 @@ def compute_in_worker(
     begun, computed = time.monotonic(), list[_Computed]()
     target = target if target is not None and target.is_open() else None
     # Ctrl-C also reaches the processes of a pool, which finish the chunk.
-    with Interrupt(CTRL_C, loud=False) as interrupt:
+    with Interrupt(CTRL_C, loud=False, name=call_name) as interrupt:
         for each in asked:
             if interrupt.asked:
                 break

@@ -16,7 +16,6 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
-from ..._errors import message
 from ..._jaxprs import Fingerprint, Split
 from ..._kernel import STOPPED, watched
 from ..._run import (
@@ -168,7 +167,9 @@ class Runner:
         Raises a `TooLarge` if there is not enough memory, and a `Stopped` if a signal
         stopped a kernel.
         """
-        with watched():
+        with watched() as this_call:
+            if self.may_stop and this_call.stopped:
+                raise Stopped
             try:
                 with noting(self.layout.points_at_once):
                     call()
@@ -177,8 +178,7 @@ class Runner:
                 if isinstance(error, TooLarge | jax.errors.JaxRuntimeError) or stopped:
                     self._settle(args, points, first)
                 if stopped:
-                    text = "a signal stopped the kernels of this sweep."
-                    raise Stopped(message("sweep", text, "Call it again.")) from error
+                    raise Stopped from error
                 if isinstance(error, TooLarge):
                     raise
                 if isinstance(error, jax.errors.JaxRuntimeError):
@@ -202,7 +202,7 @@ class Runner:
         if self.split is not None:
             place, sources, state = self.fresh()
             middle = place, sources, self.placed(state)
-        with contextlib.suppress(jax.errors.JaxRuntimeError):
+        with contextlib.suppress(jax.errors.JaxRuntimeError, ValueError):
             jax.block_until_ready(self.kernel(nothing, table, *middle, args))
 
     @property
