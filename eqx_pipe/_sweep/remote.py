@@ -127,7 +127,7 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
                 calls.land(call, answer)
                 if calls.this_call.stopped and not watch.stopping():
                     # In another thread than the main one.
-                    trouble = trouble or Stopped()
+                    trouble = trouble or Stopped("sweep")
                 computed = [] if answer is None else answer.computed or []
                 for (number, rows), outcome in zip(call.chunks, computed, strict=False):
                     if isinstance(outcome, Exception):

@@ -37,6 +37,7 @@ from .._run import (
     explain,
     noting,
     quiet,
+    stoppable,
 )
 from .._same import record_of
 from .._spaces import Space
@@ -410,7 +411,8 @@ class Lanes:
                 key = "train", lanes, self._mesh
                 call = compiled([program.fingerprint], key, lower)
             try:
-                with self._fitting(lanes // self._devices), quiet():
+                fitting = self._fitting(lanes // self._devices)
+                with stoppable("train"), fitting, quiet():
                     out = jax.block_until_ready(call(*args))
                     check_finite(out)
                 outs.append((some, lane, out))

@@ -116,6 +116,36 @@ def test_a_sweep_keeps_what_was_finished():
     np.testing.assert_array_equal(again.values[done[:1000]], result.values[done])
 
 
+def test_a_training_keeps_the_steps_before(tmp_path):
+    pytest.importorskip("zarr")
+    asked = tmp_path / "asked"
+
+    def steps_of(n):
+        """Send a signal in the fifth step, once."""
+        late = np.max(n) == 4 and not asked.exists()
+        if late:
+            asked.touch()
+            os.kill(os.getpid(), signal.SIGINT)
+        return np.full_like(n, 150_000_000 if late else 10)
+
+    def step(p, carry):
+        n, x = carry
+        steps = jax.pure_callback(steps_of, n, n, vmap_method="expand_dims")
+        loop = lambda n, x: lax.fori_loop(0, n, lambda _, y: jnp.sin(y) + x, x)  # noqa: E731
+        return (n + 1, ep.kernel(loop)(steps, x)), None
+
+    training = ep.Training(lambda p: (jnp.int32(0), p["x"]), step)
+    args = training, {"x": ep.Values(X[:9])}, 8
+    with pytest.raises(KeyboardInterrupt) as error:
+        ep.train(*args, every=2, store=tmp_path / "runs")
+    stopped = error.value.result
+    assert 1 <= stopped.step <= 4 and not stopped.errors
+    resumed = ep.train(*args, every=2, store=tmp_path / "runs")
+    whole = ep.train(*args, every=2)
+    for i in (0, 8):
+        assert resumed.carry(i) == whole.carry(i)
+
+
 class Executor:
     """Threads, which take parts of a sweep when it is over; one is late."""
 

@@ -17,16 +17,16 @@ import numpy as np
 from jaxtyping import Array
 
 from ..._jaxprs import Fingerprint, Split
-from ..._kernel import STOPPED, watched
 from ..._run import (
     CONTROLS,
     Pace,
-    Stopped,
     TooLarge,
     as_nonfinite,
     check_finite,
     compiled,
+    is_stopped,
     noting,
+    stoppable,
 )
 from ..trace.trace import Traced, abstract
 from .in_steps import batched_in, build_split, state_of
@@ -167,19 +167,15 @@ class Runner:
         Raises a `TooLarge` if there is not enough memory, and a `Stopped` if a signal
         stopped a kernel.
         """
-        with watched() as this_call:
-            if self.may_stop and this_call.stopped:
-                raise Stopped
+        with stoppable("sweep", self.may_stop):
             try:
                 with noting(self.layout.points_at_once):
                     call()
             except Exception as error:
-                stopped = STOPPED in str(error)  # some ways raise it as a `ValueError`
-                if isinstance(error, TooLarge | jax.errors.JaxRuntimeError) or stopped:
+                raised = isinstance(error, TooLarge | jax.errors.JaxRuntimeError)
+                if raised or is_stopped(error):
                     self._settle(args, points, first)
-                if stopped:
-                    raise Stopped from error
-                if isinstance(error, TooLarge):
+                if isinstance(error, TooLarge) or is_stopped(error):
                     raise
                 if isinstance(error, jax.errors.JaxRuntimeError):
                     return error
