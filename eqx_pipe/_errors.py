@@ -13,7 +13,6 @@ from typing import Any
 _log = logging.getLogger("eqx_pipe")
 _logging = threading.Lock()
 _logged: set[str] = set()
-_NOTE = "In eqx_pipe stage "
 
 
 class MissingKeyError(ValueError):
@@ -212,31 +211,6 @@ def function_name(value: Any) -> str:
     name = getattr(value, "__name__", None)
     is_function = callable(value) and not isinstance(value, type)
     return f"the function `{name}`" if is_function and isinstance(name, str) else ""
-
-
-def is_located(error: BaseException) -> bool:
-    """Return whether the error already passed through a pipeline (`locate`)."""
-    return any(note.startswith(_NOTE) for note in getattr(error, "__notes__", []))
-
-
-def locate(error: BaseException, segment: str) -> None:
-    """Record on `error` that it passed through the child `segment`.
-
-    Called once per level while the error propagates, innermost first, so the path is
-    complete at the pipeline that the user called, also if there is another module
-    between two pipelines. The path is shown as a note below the traceback.
-    """
-    if isinstance(error, MissingKeyError):
-        error.path = f"{segment}.{error.path}" if error.path else segment
-        return
-    notes = getattr(error, "__notes__", [])
-    path = segment
-    for note in notes:
-        if note.startswith(_NOTE):
-            path = f"{segment}.{note[len(_NOTE) :].strip('`')}"
-            notes.remove(note)
-            break
-    error.add_note(f"{_NOTE}`{path}`")
 
 
 def log_once(subject: str, text: str, *args: Any) -> None:

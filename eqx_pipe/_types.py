@@ -53,6 +53,9 @@ else:
 Key: TypeAlias = PRNGKeyArray
 """A PRNG key, new-style (`jax.random.key`) or raw (`jax.random.PRNGKey`)."""
 
+AnyJaxpr: TypeAlias = ClosedJaxpr | jax.extend.core.Jaxpr
+"""A jaxpr, closed or open."""
+
 Segment: TypeAlias = str | int
 """One segment of a stage's path: a name or a position."""
 

@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Int
 
 from .._check import check_is
 from .._conditionals import Like, choose, varying_as
-from .._errors import locate, quoted, value_error
-from .._stage import Composite, Scope, as_stage, identity
+from .._errors import quoted, value_error
+from .._stage import Composite, Scope, as_stage, identity, locate
 from .._tree import as_arrays, join_path, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, Segment, StageLike
 from .container import Container, Names, check_reserved, keyed, read_stages

@@ -2,7 +2,7 @@
 
 import equinox as eqx
 
-from .._errors import describe_value, locate, type_error
+from .._errors import describe_value, type_error
 from .._stage import (
     Composite,
     Record,
@@ -12,6 +12,7 @@ from .._stage import (
     check_patterns,
     chooser,
     is_composite,
+    locate,
     stage_paths,
 )
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike

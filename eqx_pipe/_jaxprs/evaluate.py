@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, Sharding
 
+from .._types import AnyJaxpr
 from .jaxpr import (
     Equation,
     as_function,
@@ -44,7 +45,7 @@ _PLACEMENTS = {"sharding_constraint", "mesh_cast", "reshard"}
 
 
 def evaluate(
-    jaxpr: Any, constants: Sequence[Any], args: Sequence[Any], inline: bool = False
+    jaxpr: AnyJaxpr, constants: Sequence[Any], args: Sequence[Any], inline: bool = False
 ) -> list[Any]:
     """Return the outputs of a jaxpr, with `constants` in place of its own arrays.
 
@@ -83,7 +84,7 @@ def _evaluate_equation(eqn: Equation, inner: Bodies, inputs: list[Any]) -> list[
 class Body:
     """A jaxpr of an equation, and arrays that replace those it closes over."""
 
-    jaxpr: Any
+    jaxpr: AnyJaxpr
     constants: list[Any]
 
     def __call__(self, *args: Any) -> list[Any]:
@@ -187,7 +188,7 @@ def _without_mesh(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]
     return rebind(eqn, inputs, placeless, in_context=False)
 
 
-def _is_altered(jaxpr: Any) -> bool:
+def _is_altered(jaxpr: AnyJaxpr) -> bool:
     """Return whether an equation of a jaxpr must be changed."""
     eqns = open_jaxpr(jaxpr)[0].eqns
     return any(_is_on_a_mesh(eqn) or _is_remade(eqn) for eqn in eqns)

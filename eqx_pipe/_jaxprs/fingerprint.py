@@ -27,6 +27,7 @@ from jax.core import ShapedArray, Tracer
 
 from .._same import array_text, digest, live_key, record_of
 from .._tree import Opaque, Same
+from .._types import AnyJaxpr
 from .jaxpr import Equation, is_jaxpr, is_literal, open_jaxpr
 from .table import bodies, entry
 
@@ -73,13 +74,10 @@ class Fingerprint:
         constants = map(array_text, self.constants)
         return [self.text, *constants, *(_called_text(*each) for each in self.called)]
 
-    def key(self) -> Hashable:
-        """Return the key of the program within this process."""
-        return self._digest, self.held
-
     @ft.cached_property
-    def _digest(self) -> str:
-        return digest(self.text)
+    def key(self) -> Hashable:
+        """The key of the program within this process."""
+        return _Key(digest(self.text), self.held)
 
     def still_valid(self) -> bool:
         """Return whether the closures of all functions have not changed since."""
@@ -88,6 +86,23 @@ class Fingerprint:
     def without_constants(self) -> "Fingerprint":
         """Return the fingerprint without the arrays, which may be large."""
         return dataclasses.replace(self, constants=[])
+
+
+class _Key:
+    """A key of many parts, whose hash is computed once.
+
+    Parts that are equal have equal hashes, whenever these were computed: all that may
+    change in place counts by identity.
+    """
+
+    def __init__(self, *parts: Hashable):
+        self._parts, self._hash = parts, hash(parts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self._parts == other._parts
 
 
 def _called_text(fn: Any, contents: bool) -> str:
@@ -101,7 +116,7 @@ UNSURE = "unsure: "
 """The begin of the text of a function that no reading understands."""
 
 
-def fingerprint_of(jaxpr: Any) -> Fingerprint:
+def fingerprint_of(jaxpr: AnyJaxpr) -> Fingerprint:
     """Return the fingerprint of a closed jaxpr."""
     writer = _Writer()
     text = writer.program(jaxpr)
@@ -139,7 +154,7 @@ class _Writer:
         self.called: list[tuple[Any, bool]] = []
         self._counts: bool | None = True  # whether containers count, or no function
 
-    def program(self, closed: Any, apart: bool = True) -> str:
+    def program(self, closed: AnyJaxpr, apart: bool = True) -> str:
         """Write a jaxpr: a line for each equation, variables by number.
 
         The arrays that it closes over are collected if they are passed in `apart`.
@@ -190,7 +205,7 @@ class _Writer:
         name = self.beside(eqn.primitive.name, eqn.primitive)
         return f"{name}[{joined(params)}]{effects}"
 
-    def _body(self, eqn: Equation, closed: Any, apart: bool) -> str:
+    def _body(self, eqn: Equation, closed: AnyJaxpr, apart: bool) -> str:
         """Write a jaxpr in an equation; that of a jitted function is written once.
 
         JAX traces a jitted function once and then returns the same jaxpr. If it has

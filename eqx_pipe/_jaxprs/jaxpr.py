@@ -14,7 +14,7 @@ import jax.core
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
 from .._tree import is_ref, nbytes
-from .._types import ClosedJaxpr
+from .._types import AnyJaxpr, ClosedJaxpr
 
 Equation: TypeAlias = JaxprEqn
 """One equation of a jaxpr: a primitive, its operands, parameters and results."""
@@ -23,7 +23,7 @@ Equation: TypeAlias = JaxprEqn
 _JAXPRS = (Jaxpr, ClosedJaxpr)
 
 
-def open_jaxpr(jaxpr: Any) -> tuple[Any, list[Any]]:
+def open_jaxpr(jaxpr: AnyJaxpr) -> tuple[Any, list[Any]]:
     """Return a closed or open jaxpr as an open one, with the arrays it closes over."""
     return getattr(jaxpr, "jaxpr", jaxpr), list(getattr(jaxpr, "consts", ()))
 
@@ -38,7 +38,7 @@ def is_literal(atom: object) -> bool:
     return isinstance(atom, Literal)
 
 
-def sub_jaxprs(eqn: Equation) -> Iterator[Any]:
+def sub_jaxprs(eqn: Equation) -> Iterator[AnyJaxpr]:
     """Yield the jaxprs among the parameters of an equation, closed or open."""
     for value in eqn.params.values():
         for item in value if isinstance(value, tuple | list) else (value,):
@@ -53,7 +53,7 @@ def within(eqn: Equation) -> Iterator[Equation]:
         yield from equations(inner)
 
 
-def equations(jaxpr: Any) -> Iterator[Equation]:
+def equations(jaxpr: AnyJaxpr) -> Iterator[Equation]:
     """Yield all equations of a jaxpr at any depth, each before those inside it."""
     for eqn in open_jaxpr(jaxpr)[0].eqns:
         yield from within(eqn)
@@ -67,7 +67,7 @@ def _is(effect: Any, *classes: str) -> bool:
     return type(effect).__name__ in classes
 
 
-def draws_together(jaxpr: Any, least: int = 2) -> bool:
+def draws_together(jaxpr: AnyJaxpr, least: int = 2) -> bool:
     """Return whether a jaxpr draws from several keys of a kind like `rbg` at once.
 
     Each draw then depends on the other keys. At once are at least `least` keys.
@@ -85,7 +85,7 @@ def axis_names(holder: Any) -> set[Any]:
     return {effect.name for effect in holder.effects if _is(effect, _NAMED_AXIS)}
 
 
-def effects(jaxpr: Any, named: bool = True) -> list[Any]:
+def effects(jaxpr: AnyJaxpr, named: bool = True) -> list[Any]:
     """Return the effects of a jaxpr, without those on references of its own.
 
     The use of a named axis, which JAX counts as an effect, is included if `named`.
@@ -94,18 +94,18 @@ def effects(jaxpr: Any, named: bool = True) -> list[Any]:
     return [effect for effect in jaxpr.effects if not _is(effect, *aside)]
 
 
-def has_refs(jaxpr: Any) -> bool:
+def has_refs(jaxpr: AnyJaxpr) -> bool:
     """Return whether a jaxpr makes references."""
     return any(_is(effect, _OWN_REFS) for effect in jaxpr.effects)
 
 
-def written(jaxpr: Any) -> set[Any]:
+def written(jaxpr: AnyJaxpr) -> set[Any]:
     """Return the variables of the references to which a jaxpr writes."""
     every = (effect for eqn in open_jaxpr(jaxpr)[0].eqns for effect in eqn.effects)
     return {e.input for e in every if _is(e, "WriteEffect", "AccumEffect")}
 
 
-def refs_of(*jaxprs: Any) -> tuple[list[Any], list[Any]]:
+def refs_of(*jaxprs: AnyJaxpr) -> tuple[list[Any], list[Any]]:
     """Return the references that jaxprs close over, and those to which they write."""
     refs, changed = {}, {}
     for inner, consts in map(open_jaxpr, jaxprs):
@@ -117,7 +117,7 @@ def refs_of(*jaxprs: Any) -> tuple[list[Any], list[Any]]:
 
 
 def on_values(
-    jaxpr: Any, refs: Sequence[Any], changed: Sequence[Any] = ()
+    jaxpr: ClosedJaxpr, refs: Sequence[Any], changed: Sequence[Any] = ()
 ) -> Callable[..., list[Any]]:
     """Return a jaxpr as a function without effects on the references of `refs_of`.
 
@@ -204,7 +204,7 @@ def rebind(
 
 
 def interpret(
-    jaxpr: Any,
+    jaxpr: AnyJaxpr,
     inputs: Sequence[Any],
     rule: Callable[[Any, list[Any]], Sequence[Any]],
     constant: Callable[[Any], Any] = lambda x: x,
@@ -233,7 +233,7 @@ def read(
     return [constant(a.val) if is_literal(a) else values[a] for a in atoms]
 
 
-def live_bytes(jaxpr: Any) -> int:
+def live_bytes(jaxpr: AnyJaxpr) -> int:
     """Return the maximum bytes that the values of one run need at the same time.
 
     Inputs and constants are omitted. A value lives from its computation to its last

@@ -58,7 +58,7 @@ def settled(programs: Sequence[Fingerprint]) -> bool:
     """Return whether the small arrays of programs have been the same at each call."""
     same = True
     for program in programs:
-        name, now = program.key(), literals_of(program)
+        name, now = program.key, literals_of(program)
         if _SEEN.setdefault(name, now) != now:
             _SEEN.put(name, _CHANGED)
             same = False

@@ -19,7 +19,7 @@ from jax.custom_batching import custom_vmap
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from .._tree import as_data, as_keys, key_kind
-from .._types import ClosedJaxpr
+from .._types import AnyJaxpr, ClosedJaxpr
 from .evaluate import evaluate, stepped
 from .jaxpr import (
     Equation,
@@ -47,7 +47,7 @@ _ROUTINES = {"lu": 1, "cholesky": 1, "geqrf": 2, "qr": 2, "triangular_solve": 1}
 _ROUTINES |= {"eigh": 10, "eig": 20, "svd": 20, "schur": 20, "hessenberg": 5}
 
 
-def work(jaxpr: Any) -> float:
+def work(jaxpr: AnyJaxpr) -> float:
     """Return the estimated number of operations of a jaxpr."""
     return float(sum(map(_work_of, open_jaxpr(jaxpr)[0].eqns)))
 
@@ -101,7 +101,7 @@ class Split:
     `state` has a leaf for each of the `slots` of all loops; PRNG keys are raw data.
     """
 
-    def __init__(self, jaxpr: Any, at: Sequence[int], most: float, uneven: bool):
+    def __init__(self, jaxpr: AnyJaxpr, at: Sequence[int], most: float, uneven: bool):
         self.at = tuple(at)
         inner, self._consts = open_jaxpr(jaxpr)
         self._jaxpr, left = inner, list(inner.eqns)
@@ -308,7 +308,7 @@ def _(_: int, batched: Any, going: Any, new: Any, old: Any) -> tuple[Any, list[b
 
 
 def split_of(
-    jaxpr: Any, constants: Sequence[Any], least: float, uneven: bool = False
+    jaxpr: AnyJaxpr, constants: Sequence[Any], least: float, uneven: bool = False
 ) -> Split | None:
     """Return a program split at its long loops, or `None` if there are none.
 
@@ -353,7 +353,7 @@ def _without_dead(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     return trace(as_function(live, consts), *(_struct(v.aval) for v in inner.invars))
 
 
-def _eqns(jaxpr: Any) -> list[Equation]:
+def _eqns(jaxpr: AnyJaxpr) -> list[Equation]:
     return open_jaxpr(jaxpr)[0].eqns
 
 

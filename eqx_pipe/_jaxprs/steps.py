@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, UInt32
 
-from .._types import ClosedJaxpr
+from .._types import AnyJaxpr, ClosedJaxpr
 from .evaluate import remade, scan_of, stepped
 from .jaxpr import Equation, equations, interpret, open_jaxpr, rebind, trace
 from .table import bodies, kind, while_counts
@@ -35,7 +35,7 @@ _ALONE: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def counted(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
+def counted(jaxpr: AnyJaxpr, args: Sequence[Any]) -> list[Any]:
     """Return the outputs of a jaxpr, then the numbers of steps needed and executed."""
     needed = executed = jnp.uint32(0)
 

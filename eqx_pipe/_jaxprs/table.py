@@ -14,7 +14,7 @@ output without a mark unbatched.
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from .._types import ClosedJaxpr
+from .._types import AnyJaxpr, ClosedJaxpr
 from .jaxpr import (
     Equation,
     axis_names,
@@ -140,7 +140,7 @@ def kind(eqn: Equation) -> Kind | None:
     return entry(eqn).kind
 
 
-def may_loop_or_call_back(jaxpr: Any) -> bool:
+def may_loop_or_call_back(jaxpr: AnyJaxpr) -> bool:
     """Return whether a jaxpr may call Python, or have loops whose length is data.
 
     Its inputs then have effects besides its outputs: it takes longer, or raises
@@ -149,7 +149,7 @@ def may_loop_or_call_back(jaxpr: Any) -> bool:
     return any(kind(eqn) in (None, "while", "callback") for eqn in equations(jaxpr))
 
 
-def is_elementwise(jaxpr: Any) -> bool:
+def is_elementwise(jaxpr: AnyJaxpr) -> bool:
     """Return whether compilers fuse a whole jaxpr into the operations around it."""
     return all(kind(eqn) in ("elementwise", "call") for eqn in equations(jaxpr))
 
@@ -166,7 +166,7 @@ def bodies(eqn: Equation) -> list[Any]:
     return jaxprs
 
 
-def num_constants(jaxpr: Any) -> int:
+def num_constants(jaxpr: AnyJaxpr) -> int:
     """Return the number of arrays that a jaxpr and its rebuilt equations close over."""
     inner, arrays = open_jaxpr(jaxpr)
     return len(arrays) + sum(num_constants(b) for e in inner.eqns for b in bodies(e))
@@ -197,7 +197,7 @@ _UNLIKE = ("axis_index", "ppermute", "all_to_all", "reduce_scatter")
 class Flow:
     """The rules. A subclass may refine some equations, or record what it visits."""
 
-    def run(self, jaxpr: Any, marks: Sequence[bool]) -> list[bool]:
+    def run(self, jaxpr: AnyJaxpr, marks: Sequence[bool]) -> list[bool]:
         """Return which outputs of a jaxpr are marked, for marks of its inputs."""
         inner, closed_over = open_jaxpr(jaxpr)
         # An open jaxpr (before JAX 0.12, in `linear_solve` of lineax) does not contain
@@ -275,7 +275,7 @@ class Flow:
         return carry
 
     def carry(
-        self, body: Any, marks: Sequence[bool], consts: int, carried: int
+        self, body: AnyJaxpr, marks: Sequence[bool], consts: int, carried: int
     ) -> list[bool]:
         """Return the marks of a loop's inputs after all iterations."""
         marks, flow = list(marks), self.silent()

@@ -5,15 +5,20 @@ depend on the point are kept once, all others in vectors. A loop whose lanes tak
 different numbers of steps goes on until all have finished, and keeps the carries of
 those that have; a branch is skipped if no lane takes it. The mask of lanes is passed
 down, so that a loop inside of another never runs for a lane that has finished.
+
+If the program has one loop whose number of steps depends on the point, with nothing
+but arithmetic before and after it, lanes that have finished take the next points,
+while the others go on. This costs as much as some steps, so it is done when the lanes
+that wait have missed as many.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._errors import value_error
-from .elementary import threefry
+from .elementary import FUNCTIONS, calls_c, threefry
 from .elementwise import ELEMENTWISE
 from .llvm import Code, Value
 from .scalars import (
@@ -49,40 +54,38 @@ def kernel_code(program: Program, results: Sequence[Result], code: Code) -> str:
     points, at least as many as a block has lanes, and it returns 1 if it was stopped.
     """
     writer = _Writer(code, program)
-    operands = program.operands
+    operands, block = program.operands, program.block
     inputs = [_argument(code, "%operands", k) for k in range(len(operands))]
     outputs = [_argument(code, "%results", k) for k in range(len(results))]
     code.emit("%stop = load ptr, ptr @stop")
-    code.emit(f"%last = sub i64 %n, {code.width}")
     for operand, base in zip(operands, inputs, strict=True):
         if not operand.lanes:
             for at, scalar in enumerate(operand.scalars):
                 writer.values[scalar] = _load(code, base, scalar.dtype, at)
-    first = code.allocate("i64")
-    code.emit(f"store i64 0, ptr {first}")
-    code.jump("blocks")
-    code.label("blocks")
-    code.emit(f"%begin = load i64, ptr {first}")
-    code.emit("%more = icmp slt i64 %begin, %n")
-    code.emit("br i1 %more, label %block, label %end")
-    code.label("block")
-    # The last block overlaps the one before, and writes the same values again.
-    code.emit("%full = icmp slt i64 %begin, %last")
-    code.emit("%at = select i1 %full, i64 %begin, i64 %last")
+    before, loop, after = _parts(block, writer.varying)
+    pool = _Pool(writer, refills=loop is not None)
+    code.jump("fill")
+    code.label("fill")
+    points = pool.take()
     for operand, base in zip(operands, inputs, strict=True):
         if operand.lanes:
             for at, scalar in enumerate(operand.scalars):
-                places = _places(code, len(operand.scalars), at)
+                places = points * len(operand.scalars) + at
                 writer.values[scalar] = _gather(code, base, scalar.dtype, places)
-    writer.steps(program.block.steps, None)
-    scalars = iter(program.block.outputs)
+    writer.steps(before, pool.fresh)
+    if loop is not None:
+        used = {*_read_by([loop, *after]), *block.outputs}
+        pool.keep([s for s in writer.values if s in writer.varying and s in used])
+        moved = sum(len(o.scalars) for o in operands) + sum(r.size for r in results)
+        pool.run(loop, _work(before) + _work(after) + _MEMORY * moved)
+    writer.steps(after, None)
+    scalars = iter(block.outputs)
     for result, base in zip(results, outputs, strict=True):
         for at in range(result.size):
             value = code.spread(writer.read(next(scalars)))
-            _scatter(code, base, value, _places(code, result.size, at))
-    code.emit(f"%next = add i64 %begin, {code.width}")
-    code.emit(f"store i64 %next, ptr {first}")
-    code.jump("blocks")
+            places = points * result.size + at
+            _scatter(code, base, value, places, pool.finished)
+    code.branch(pool.has_more(), "fill", "end")
     code.label("end")
     code.emit("ret i32 0")
     code.label("stopped")
@@ -125,20 +128,11 @@ def _from_memory(code: Code, value: Value) -> Value:
     return byte.compare("ne", 0)
 
 
-def _places(code: Code, size: int, at: int) -> str:
-    """Return the indices of an element of each lane, in an array of points."""
-    steps = ", ".join(f"i64 {lane * size + at}" for lane in range(code.width))
-    first = code.register(f"mul i64 %at, {size}")
-    first = code.spread(Value(code, first, _INDEX)).text
-    return code.register(f"add <{code.width} x i64> {first}, <{steps}>")
+def _addresses(code: Code, base: str, kind: str, places: Value) -> str:
+    return code.register(f"getelementptr {kind}, ptr {base}, {places}")
 
 
-def _addresses(code: Code, base: str, kind: str, places: str) -> str:
-    indices = f"<{code.width} x i64> {places}"
-    return code.register(f"getelementptr {kind}, ptr {base}, {indices}")
-
-
-def _gather(code: Code, base: str, dtype: np.dtype, places: str) -> Value:
+def _gather(code: Code, base: str, dtype: np.dtype, places: Value) -> Value:
     width, kind = code.width, _memory(code, dtype)
     vector, name = f"<{width} x {kind}>", code.suffix(kind)
     function = f"@llvm.masked.gather.{name}.v{width}p0"
@@ -152,7 +146,9 @@ def _gather(code: Code, base: str, dtype: np.dtype, places: str) -> Value:
     return _from_memory(code, Value(code, text, dtype, lanes=True))
 
 
-def _scatter(code: Code, base: str, value: Value, places: str) -> None:
+def _scatter(
+    code: Code, base: str, value: Value, places: Value, mask: Value | None
+) -> None:
     width, kind = code.width, _memory(code, value.dtype)
     vector, name = f"<{width} x {kind}>", code.suffix(kind)
     function = f"@llvm.masked.scatter.{name}.v{width}p0"
@@ -160,10 +156,173 @@ def _scatter(code: Code, base: str, value: Value, places: str) -> None:
     code.declarations.add(f"declare void {function}({', '.join(arguments)})")
     addresses = _addresses(code, base, kind, places)
     value = value.to("uint8") if value.dtype == _BOOL else value
-    code.emit(
-        f"call void {function}({value}, <{width} x ptr> {addresses}, "
-        f"<{width} x i1> splat (i1 true))"
-    )
+    mask = code.spread(code.constant(True, bool)) if mask is None else mask
+    code.emit(f"call void {function}({value}, <{width} x ptr> {addresses}, {mask})")
+
+
+# What a step takes, in vector operations of arithmetic, about: elementary functions,
+# those of C's library, random words, numbers that are read or written lane by lane, and
+# the turns of a loop.
+_FUNCTION, _IN_C, _DRAW, _MEMORY, _TURNS = 20, 500, 120, 32, 8
+
+
+def _work(steps: Iterable[Any]) -> int:
+    """Estimate how long steps take."""
+
+    def of(step: Any) -> int:
+        match step:
+            case Operation():
+                name = step.primitive
+                if calls_c(name, step.output.dtype):
+                    return _IN_C
+                return _FUNCTION if name in FUNCTIONS or name == "rem" else 1
+            case Draw():
+                return _DRAW
+            case Loop():
+                return _TURNS * (_work(step.test.steps) + _work(step.body.steps))
+            case Choice():
+                return sum(_work(branch.steps) for branch in step.branches)
+            case _:
+                return 1
+
+    return sum(map(of, steps))
+
+
+def _blocks_of(step: Any) -> list[Block]:
+    """Return the blocks within a step."""
+    match step:
+        case Loop():
+            return [step.test, step.body]
+        case Choice():
+            return step.branches
+        case _:
+            return []
+
+
+def _all(steps: Iterable[Any]) -> Iterator[Any]:
+    """Yield steps and those within them."""
+    for step in steps:
+        yield step
+        for block in _blocks_of(step):
+            yield from _all(block.steps)
+
+
+def _read_by(steps: Iterable[Any]) -> Iterator[Scalar]:
+    """Yield the scalars that steps read."""
+    for step in _all(steps):
+        match step:
+            case Operation() | Draw():
+                yield from step.inputs
+            case Store():
+                yield from (step.place, step.value)
+            case Load():
+                yield step.place
+            case Loop():
+                yield from step.init
+            case Choice():
+                yield step.which
+        for block in _blocks_of(step):
+            yield from block.outputs
+
+
+def _parts(
+    block: Block, varying: Collection[Scalar]
+) -> tuple[list[Any], Loop | None, list[Any]]:
+    """Return the loop whose lanes are refilled, and the steps before and after it."""
+    steps = block.steps
+    places = [k for k, step in enumerate(steps) if isinstance(step, Loop)]
+    if len(places) == 1 and steps[places[0]].test.outputs[0] in varying:
+        k = places[0]
+        before, after = steps[:k], steps[k + 1 :]
+        # Other loops and tables would run for all lanes, to refill some.
+        inside = _all([*before, *after])
+        if not any(isinstance(step, Loop | Store) for step in inside):
+            return before, steps[k], after
+    return steps, None, []
+
+
+class _Pool:
+    """The points of a block's lanes, which take others as they finish.
+
+    The lanes that have a new point are `fresh`, and those that have done theirs
+    `finished`; `None` stands for all lanes.
+    """
+
+    def __init__(self, writer: "_Writer", refills: bool):
+        self.writer, self.code, self.refills = writer, writer.code, refills
+        self.fresh: Value | None = None
+        self.finished: Value | None = None
+        self.next, self.limit, self.missed = (
+            self.code.allocate("i64", zeros=True) for _ in range(3)
+        )
+        self.points = self.code.allocate(self.code.type(_INDEX, True), zeros=True)
+        self.busy = self.code.allocate(self.code.type(_BOOL, True), zeros=True)
+        self.num_points = Value(self.code, "%n", _INDEX)
+
+    def take(self) -> Value:
+        """Return the points of the lanes: the next for those that are not busy."""
+        code, width = self.code, self.code.width
+        begin = code.load(self.next, _INDEX)
+        if not self.refills:
+            # The last block overlaps the one before, and writes the same values again.
+            last = self.num_points - width
+            code.store(begin + width, self.next)
+            return (begin < last).where(begin, last) + code.each_lane(range(width))
+        free = ~code.load(self.busy, _BOOL, True)
+        bits = code.mask_bits(free)
+        before = code.each_lane([2**k - 1 for k in range(width)], bits.dtype)
+        place = begin + (bits & before).call("ctpop").to(_INDEX)
+        self.fresh = free & (place < self.num_points)
+        code.store(begin + bits.call("ctpop").to(_INDEX), self.next)
+        points = self.fresh.where(place, code.load(self.points, _INDEX, True))
+        code.store(points, self.points)
+        return points
+
+    def has_more(self) -> Value:
+        """Return whether points are left."""
+        return self.code.load(self.next, _INDEX) < self.num_points
+
+    def keep(self, scalars: Sequence[Scalar]) -> None:
+        """Give the lanes that are not fresh their own values back."""
+        for scalar in scalars:
+            value = self.writer.read(scalar)
+            slot = self.code.allocate(value.type, zeros=True)
+            self.writer.values[scalar] = self._kept(value, slot)
+
+    def _kept(self, value: Value, slot: str) -> Value:
+        assert self.fresh is not None
+        old = self.code.load(slot, value.dtype, True)
+        value = self.fresh.where(value, old)
+        self.code.store(value, slot)
+        return value
+
+    def run(self, loop: Loop, work: int) -> None:
+        """Write the loop, which ends when a refill costs less than to wait.
+
+        `work` is that of a refill.
+        """
+        code, width = self.code, self.code.width
+        slots = [
+            code.allocate(code.type(s.dtype, True), zeros=True) for s in loop.carry
+        ]
+        for init, slot in zip(loop.init, slots, strict=True):
+            self._kept(code.spread(self.writer.read(init)), slot)
+        of_turn = _work([*loop.test.steps, *loop.body.steps])
+        limit = code.constant(width * work // max(1, of_turn), _INDEX)
+        without_end = np.iinfo(_INDEX).max
+        code.store(self.has_more().where(limit, without_end), self.limit)
+        code.store(code.constant(0, _INDEX), self.missed)
+
+        def goes_on(active: Value) -> Value:
+            bits = code.mask_bits(active)
+            code.store(active, self.busy)
+            missed = code.load(self.missed, _INDEX)
+            missed = missed + (width - bits.call("ctpop").to(_INDEX))
+            code.store(missed, self.missed)
+            return bits.compare("ne", 0) & (missed <= code.load(self.limit, _INDEX))
+
+        self.writer.loop(loop, slots, None, goes_on)
+        self.finished = ~code.load(self.busy, _BOOL, True)
 
 
 class _Writer:
@@ -256,7 +415,9 @@ class _Writer:
                     value = Value(self.code, text, step.table.dtype, varying)
                     self.values[step.output] = value
                 case Loop():
-                    self._loop(step, mask)
+                    slots = self._slots(step.carry)
+                    self._keep(slots, step.carry, step.init)
+                    self.loop(step, slots, mask, self.code.any)
                 case Choice():
                     self._choice(step, mask)
 
@@ -284,10 +445,15 @@ class _Writer:
             )
         return self.code.allocate(kind, table.size)
 
-    def _loop(self, loop: Loop, mask: Value | None) -> None:
+    def loop(
+        self,
+        loop: Loop,
+        slots: Sequence[str],
+        mask: Value | None,
+        goes_on: Callable[[Value], Value],
+    ) -> None:
+        """Write a loop, whose carry is in memory; `goes_on` gets its active lanes."""
         code = self.code
-        slots = self._slots(loop.carry)
-        self._keep(slots, loop.carry, loop.init)
         head, body, end = (code.name(stem) for stem in ("head", "body", "end"))
         code.jump(head)
         code.label(head)
@@ -297,7 +463,7 @@ class _Writer:
         test = self.read(loop.test.outputs[0])
         # Values of lanes that are off must not keep a loop going.
         active = test & mask if test.lanes and mask is not None else test
-        code.branch(code.any(active), body, end)
+        code.branch(goes_on(active), body, end)
         code.label(body)
         self.steps(loop.body.steps, active if test.lanes else mask)
         new = [*map(self.read, loop.body.outputs)]
@@ -305,7 +471,7 @@ class _Writer:
             old = [self.values[s] for s in loop.carry]
             new = [active.where(n, o) for n, o in zip(new, old, strict=True)]
         for slot, scalar, value in zip(slots, loop.carry, new, strict=True):
-            code.emit(f"store {self.as_marked(scalar, value)}, ptr {slot}")
+            code.store(self.as_marked(scalar, value), slot)
         code.jump(head)
         code.label(end)
 
@@ -327,14 +493,12 @@ class _Writer:
     ) -> None:
         for slot, mark, scalar in zip(slots, marked, scalars, strict=True):
             value = self.as_marked(mark, self.read(scalar))
-            self.code.emit(f"store {value}, ptr {slot}")
+            self.code.store(value, slot)
 
     def _recall(self, slots: Sequence[str], scalars: Sequence[Scalar]) -> None:
         for slot, scalar in zip(slots, scalars, strict=True):
             lanes = scalar in self.varying
-            kind = self.code.type(scalar.dtype, lanes)
-            text = self.code.register(f"load {kind}, ptr {slot}")
-            self.values[scalar] = Value(self.code, text, scalar.dtype, lanes)
+            self.values[scalar] = self.code.load(slot, scalar.dtype, lanes)
 
     def _choice(self, choice: Choice, mask: Value | None) -> None:
         index = self.read(choice.which)

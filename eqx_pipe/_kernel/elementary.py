@@ -152,12 +152,17 @@ def _periodic(name: str, near: Callable[[Value], Value]) -> Callable[..., Value]
     """Return a function that is computed by C's library far from 0."""
 
     def run(x: Value) -> Value:
-        far = x.call("fabs") > _FAR
-        return x.code.patched(
-            near(x), far, lambda: x.code.library(name, far.where(x, x.like(0)))
-        )
+        return x.code.patched(near(x), x.call("fabs") > _FAR, _in_c(name), x)
 
     return run
+
+
+def _fmod(x: Value, y: Value) -> Value:
+    # Numbers of `float32` have 24 bits, so the product has no more than 53.
+    n = (x / y).call("trunc")
+    far = ~((n.call("fabs") < 2.0**27) & (y.call("fabs") < math.inf))
+    result = (x - n * y).call("copysign", x)
+    return x.code.patched(result, far, _in_c("fmod"), x, y)
 
 
 # M. Giles, "Approximating the erfinv function" (2012), in double precision, for
@@ -192,17 +197,17 @@ def _erf_inv(x: Value) -> Value:
     w = -_log1p(-(x * x))
     far = w >= 6.25
 
-    def in_tail() -> Value:
+    def in_tail(w: Value) -> Value:
         root = w.call("sqrt")
         of_tail = _polynomial(root - 3.25, tail)
         return (w >= 16).where(_polynomial(root - 5, far_tail), of_tail)
 
-    result = x.code.patched(_polynomial(w - 3.125, near), far, in_tail) * x
+    result = x.code.patched(_polynomial(w - 3.125, near), far, in_tail, w) * x
     return x.call("fabs").equals(1).where(x * math.inf, result)
 
 
-def _by_library(name: str) -> Callable[..., Value]:
-    return lambda *values: values[0].code.library(name, *values)
+def _in_c(name: str) -> Callable[..., Value]:
+    return lambda *values: values[0].code.libm(name, *values)
 
 
 def _in_double(name: str, function: Callable[..., Value]) -> Callable[..., Value]:
@@ -244,25 +249,30 @@ _POLYNOMIALS: dict[str, Callable[..., Value]] = {
     "tanh": _tanh,
     "sinh": _sinh,
     "cosh": _cosh,
+    "fmod": _fmod,
     "sin": _periodic("sin", lambda x: _sin_after(x, 0.0)),
     "cos": _periodic("cos", lambda x: _sin_after(x, 0.5)),
     "tan": _periodic("tan", lambda x: _sin_after(x, 0.0) / _sin_after(x, 0.5)),
 }
-# `fmod` of doubles is exact, and for numbers of `float32` it is one.
-_LIBRARY = ("asin acos atan atan2 asinh acosh atanh cbrt erf erfc lgamma fmod").split()
+_IN_C = "asin acos atan atan2 asinh acosh atanh cbrt erf erfc lgamma".split()
 
 FUNCTIONS: dict[str, Callable[..., Value]] = {
-    **{n: _either(n, _by_library(n), of) for n, of in _POLYNOMIALS.items()},
-    **{n: _in_double(n, _by_library(n)) for n in _LIBRARY},
+    **{n: _either(n, _in_c(n), of) for n, of in _POLYNOMIALS.items()},
+    **{n: _in_double(n, _in_c(n)) for n in _IN_C},
     "logistic": _either(
         "logistic",
-        lambda x: 1 / (_by_library("exp")(-x) + 1),
+        lambda x: 1 / (_in_c("exp")(-x) + 1),
         lambda x: 1 / (_exp(-x) + 1),
     ),
     "rsqrt": _in_double("rsqrt", lambda x: 1 / x.call("sqrt")),
     "erf_inv": _in_double("erf_inv", _erf_inv),
 }
 """Functions of values, by the name of JAX's primitive or of C's function."""
+
+
+def calls_c(name: str, dtype: np.dtype) -> bool:
+    """Return whether a function calls C's library for each lane."""
+    return name in _IN_C or (name in _POLYNOMIALS and dtype == _F64)
 
 
 def threefry(k1: Value, k2: Value, x: Value, y: Value) -> list[Value]:

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools as ft
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -213,11 +213,29 @@ class Code:
         """Go to one of two basic blocks."""
         self.emit(f"br {test}, label %{then}, label %{otherwise}")
 
-    def allocate(self, type: str, count: int = 1) -> str:
+    def allocate(self, type: str, count: int = 1, *, zeros: bool = False) -> str:
         """Reserve memory on the stack, and return its address."""
         name = f"%{self.name('m')}"
         self.allocations.append(f"  {name} = alloca {type}, i64 {count}, align 64")
+        if zeros:
+            self.allocations.append(f"  store {type} zeroinitializer, ptr {name}")
         return name
+
+    def load(self, slot: str, dtype: np.dtype, lanes: bool = False) -> Value:
+        """Read a value from memory."""
+        text = self.register(f"load {self.type(dtype, lanes)}, ptr {slot}")
+        return Value(self, text, dtype, lanes)
+
+    def store(self, value: Value, slot: str) -> None:
+        """Write a value to memory."""
+        self.emit(f"store {value}, ptr {slot}")
+
+    def each_lane(self, numbers: Iterable[int], dtype: Any = "int64") -> Value:
+        """Return a vector of known integers."""
+        dtype = np.dtype(dtype)
+        kind = self.type(dtype)
+        text = ", ".join(f"{kind} {k}" for k in numbers)
+        return Value(self, f"<{text}>", dtype, lanes=True)
 
     def constant(self, number: Any, dtype: Any) -> Value:
         """Return a constant, exactly."""
@@ -293,16 +311,18 @@ class Code:
         text = self.register(f"call {result.type} {function}({value})")
         return result.changed(text=text)
 
+    def mask_bits(self, test: Value) -> Value:
+        """Return the truth of each lane as the bits of an integer."""
+        dtype = np.dtype(f"uint{self.width}")
+        return Value(
+            self, self.register(f"bitcast {test} to {self.type(dtype)}"), dtype
+        )
+
     def any(self, test: Value) -> Value:
         """Return whether a value is true in a lane."""
-        if not test.lanes:
-            return test
-        word = f"i{self.width}"
-        text = self.register(f"bitcast {test} to {word}")
-        text = self.register(f"icmp ne {word} {text}, 0")
-        return Value(self, text, test.dtype)
+        return self.mask_bits(test).compare("ne", 0) if test.lanes else test
 
-    def library(self, name: str, *values: Value) -> Value:
+    def libm(self, name: str, *values: Value) -> Value:
         """Call a function of C's library, lane by lane."""
         if any(v.lanes for v in values):
             each = ft.partial(self._lane_by_lane, name)
@@ -322,7 +342,7 @@ class Code:
                 v.changed(text=t, lanes=False)
                 for v, t in zip(values, texts, strict=True)
             )
-            number = self.library(name, *numbers)
+            number = self.libm(name, *numbers)
             text = self.register(f"insertelement {out}, {number}, i64 {lane}")
             out = out.changed(text=text)
         return [out]
@@ -373,13 +393,16 @@ class Code:
             for k, v in enumerate(outputs)
         ]
 
-    def patched(self, value: Value, test: Value, other: Callable[[], Value]) -> Value:
-        """Return another value in the lanes where `test` is true, which are few."""
+    def patched(
+        self, value: Value, test: Value, other: Callable[..., Value], *values: Value
+    ) -> Value:
+        """Return a function of values in the lanes, few, where `test` is true."""
         slot = self.allocate(value.type)
-        self.emit(f"store {value}, ptr {slot}")
+        self.store(value, slot)
         with self.only_if(self.any(test)):
-            self.emit(f"store {test.where(other(), value)}, ptr {slot}")
-        return value.changed(text=self.register(f"load {value.type}, ptr {slot}"))
+            inputs = (test.where(v, v.like(0)) for v in values)
+            self.store(test.where(other(*inputs), value), slot)
+        return self.load(slot, value.dtype, value.lanes)
 
     @contextlib.contextmanager
     def only_if(self, test: Value) -> Iterator[None]:
@@ -490,8 +513,8 @@ class Engine:
         passes.getModulePassManager().run(module, passes)
         self._engine = llvm.create_mcjit_compiler(module, target)
         for function in module.functions:
-            library, _, name = function.name.partition(".")
-            if library == "libm":
+            prefix, _, name = function.name.partition(".")
+            if prefix == "libm":
                 address = llvm.address_of_symbol(name)
                 self._engine.add_global_mapping(function, address)
         self._engine.finalize_object()

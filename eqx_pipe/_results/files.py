@@ -30,6 +30,7 @@ from .._store import (
     check_vacant,
     check_zarr,
     choose_chunks,
+    commit_chunk,
     disk_errors,
     exists,
     lay_out,
@@ -147,7 +148,8 @@ def save(
                 text: points[(points >= first) & (points < last)] - first
                 for text, points in errors.items()
             }
-            if not store.commit(number, rows, status[first:last], failed, is_new=True):
+            status_here = status[first:last]
+            if not commit_chunk(store, number, rows, status_here, failed, is_new=True):
                 raise Taken("another process, which saves a result there")
 
     with disk_errors(where, "be written", SAVE):

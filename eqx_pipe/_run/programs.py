@@ -65,7 +65,7 @@ def compiled(
     `place` has everything that is compiled in besides the programs; `options` are those
     of the compiler.
     """
-    key = "sweep", tuple(program.key() for program in programs), place
+    key = "sweep", tuple(program.key for program in programs), place
     kept, made = PROGRAMS.get(key) or ((), None)
     if made is None or not all(program.still_valid() for program in kept):
         made = lower().compile(compiler_options=options)

@@ -4,7 +4,7 @@ import dis
 import functools as ft
 import hashlib
 import types
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,32 +55,43 @@ def _constant(value: Any) -> str:
     return repr(value)
 
 
+class Names(NamedTuple):
+    """The names in code that may lead to what it reads.
+
+    Of them it has `looked_up` some, the globals that it has `read` among them, and
+    others are texts. Modules that it imports itself have one of the names `imported`.
+    """
+
+    every: frozenset[str]
+    looked_up: frozenset[str]
+    read: tuple[str, ...]
+    imported: tuple[str, ...]
+
+
 @ft.lru_cache(1024)
-def names_in(code: types.CodeType) -> frozenset[str]:
-    """Return the names that code looks up, and the texts in it that may be names."""
-    texts = set[str](code_names(code))
+def names_of(code: types.CodeType, package: str) -> Names:
+    """Return the names in code of a module in a package."""
+    names, texts = code_names(code), _texts_in(code)
+    parts = package.split(".")
+    above = [".".join(parts[:n]) for n in range(1, len(parts) + 1) if parts[0]]
+    return Names(
+        every=texts.union(names),
+        looked_up=frozenset(names),
+        read=tuple(sorted(global_names(code))),
+        imported=(*names, *(f"{p}.{name}" for p in above for name in names)),
+    )
+
+
+def _texts_in(code: types.CodeType) -> frozenset[str]:
+    # Texts may be names, too: of a keyword, of an attribute of a pattern.
+    texts = set[str]()
     for value in code.co_consts:
         if isinstance(value, types.CodeType):
-            texts |= names_in(value)
+            texts |= _texts_in(value)
         for text in value if isinstance(value, tuple) else (value,):
             if isinstance(text, str) and text.isidentifier():
                 texts.add(text)
     return frozenset(texts)
-
-
-@ft.lru_cache(1024)
-def globals_in(code: types.CodeType) -> tuple[str, ...]:
-    """Return the names that code reads as globals, in order."""
-    return tuple(sorted(global_names(code)))
-
-
-@ft.lru_cache(1024)
-def imported(code: types.CodeType, package: str) -> tuple[str, ...]:
-    """Return the names that modules which code itself imports may have."""
-    names = code_names(code)
-    parts = package.split(".")
-    above = [".".join(parts[:n]) for n in range(1, len(parts) + 1) if parts[0]]
-    return (*names, *(f"{p}.{name}" for p in above for name in names))
 
 
 _KNOWN = frozenset(

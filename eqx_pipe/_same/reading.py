@@ -27,7 +27,7 @@ import sys
 import types
 import typing
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Set
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -35,26 +35,27 @@ import jax
 import jax.extend
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 
 from .._cache import LRUCache, WeakCache
-from .._captured import JITTED, cells, code_names, defaults
-from .._tree import Opaque, Same, as_data, can_be_traced, is_ref
+from .._captured import JITTED, cells, defaults
+from .._tree import Opaque, Same, as_data, can_be_traced
 from .._types import ClosedJaxpr
 from .code import (
+    Names,
     array_text,
     code_text,
     digest,
-    globals_in,
-    imported,
     is_fixed_file,
-    names_in,
+    names_of,
 )
 
 _PLAIN = {bool, int, float, complex, str, bytes, range, type(None), type(...)}
 _MODULE = types.ModuleType
+_JAXPRS = ClosedJaxpr, jax.extend.core.Jaxpr
 _DESCRIPTORS = "GetSet Member Method ClassMethod Wrapper"
 _FIXED = (
-    np.dtype, np.ufunc, jax.Device, jax.sharding.Sharding, jax.sharding.Mesh,
+    np.dtype, jax.Device, jax.sharding.Sharding, jax.sharding.Mesh,
     typing.TypeVar, typing.ParamSpec, types.CodeType, types.UnionType,
     type(NotImplemented), type(vars(collections.namedtuple("_", "x"))["x"]),
     *(getattr(types, f"{name}DescriptorType") for name in _DESCRIPTORS.split()),
@@ -75,10 +76,50 @@ _PARTS: dict[type, Callable[[Any], Any]] = {
     collections.deque: lambda x: [x.maxlen, [*x]],
     bytearray: lambda x: [bytes(x)],
     logging.Logger: lambda x: [x.name],  # its handlers change no value
+    pathlib.PurePosixPath: lambda x: [str(x)],
+    pathlib.PureWindowsPath: lambda x: [str(x)],
+    type(pathlib.Path()): lambda x: [str(x)],
 }
 """The parts of objects of built-in classes."""
-_JAXPRS = ClosedJaxpr, jax.extend.core.Jaxpr
-_BOUND = types.BuiltinFunctionType, types.MethodWrapperType
+_EXACT: dict[type, str] = {
+    # Its code, and all that the code can reach by name.
+    types.FunctionType: "_function",
+    # Python code and the object that it is bound to.
+    types.MethodType: "_method",
+    # The function that it compiles.
+    JITTED: "_jitted",
+    # Nothing but its parts. A subclass may have more.
+    **dict.fromkeys(_PARTS, "_parts"),
+}
+"""How an object of exactly this class is read: the name of a method of `_Reading`."""
+_KINDS: dict[type, str] = {
+    # By identity in memory, since JAX's never change; by its values on disk.
+    jax.Array: "array",
+    Tracer: "array",
+    np.ndarray: "array",
+    # Its value changes in place.
+    jax.Ref: "unknown",
+    # Its attributes, and those of its bases.
+    type: "of_class",
+    # What the names in all code mean in it.
+    _MODULE: "_module",
+    # A function or method in C: what it is bound to.
+    types.BuiltinFunctionType: "_bound",
+    types.MethodWrapperType: "_bound",
+    # Its slots hide the function and the arguments.
+    ft.partial: "_object",
+    # The values that it hides from JAX.
+    Opaque: "_opaque",
+    # A program, and the arrays that it closes over.
+    **dict.fromkeys(_JAXPRS, "_jaxpr"),
+    # A compiled loop, unless it hides a function of Python.
+    np.ufunc: "_ufunc",
+    # Itself.
+    **dict.fromkeys(_FIXED, "fixed"),
+    # Everything else by its class, its attributes, and its items.
+    object: "_object",
+}
+"""How an object of such a class or of a subclass is read; the first base counts."""
 _WITH_ITEMS = {tuple, list, dict, set, frozenset, collections.OrderedDict}
 _CONTENTS = _PLAIN | _WITH_ITEMS
 # How the value of a number or text of a subclass is read, whatever the subclass says.
@@ -111,7 +152,6 @@ _ASIDE = frozenset(
     " __static_attributes__ __type_params__ __weakref__ _abc_impl".split()
 )
 _OF_JIT = frozenset(vars(jax.jit(lambda: None)))
-_MISSING = object()
 _NUMBERS = "<numbers>"
 
 
@@ -149,6 +189,55 @@ def seen_by(fn: Any, x: Any = None, args: Iterable[Any] = ()) -> list[Any]:
     reading.args = {id(each) for each in args if can_be_traced(each)}
     reading.read(x, None, is_code_known=fn is not None)
     return reading.found
+
+
+def still_same(x: Any) -> Callable[[], bool]:
+    """Return a function that returns whether a reading of `x` would be the same.
+
+    If `x` holds no code, no objects of users' classes, and no arrays that may change in
+    place, it compares the identities of what each object holds, in a tenth of the time.
+    """
+    reading, pins = _Memory(), list[tuple[Any, list[int], list[Any]]]()
+    try:
+        reading.read(x, None, is_code_known=False)
+    except Unsure:
+        return lambda: False
+    for _, each in reading.visited.values():
+        is_class, held = isinstance(each, type), _held(each)
+        about = _class_of(each if is_class else type(each))
+        is_known = about.base in (object, dict, list, tuple) and not about.slots
+        is_known |= is_class or about.reader == "array"
+        is_known &= not any(isinstance(x, np.void) for x in held)  # it may change
+        if about.of_users or not is_known:
+            return lambda: _reads(x, reading.found)
+        if not is_class:
+            pins.append((each, [*map(id, held)], held))  # an address may be used again
+    return lambda: all([*map(id, _held(x))] == was for x, was, _ in pins)
+
+
+def _reads(x: Any, found: list[Any]) -> bool:
+    reading = _Memory()
+    try:
+        reading.read(x, None, is_code_known=False)
+    except Unsure:
+        return False
+    return reading.found == found
+
+
+def _held(x: Any) -> list[Any]:
+    attributes = _attributes(x)
+    held = [type(x), *attributes, *attributes.values()]
+    if isinstance(x, list | dict):  # a tuple does not change
+        held += x
+    return held + [*x.values()] if isinstance(x, dict) else held
+
+
+def _attributes(x: Any) -> dict[str, Any]:
+    """Return the `__dict__` of an object; `{}` if it has none."""
+    try:
+        return object.__getattribute__(x, "__dict__")
+    except AttributeError:
+        return {}
 
 
 def live_key(fn: Any) -> Hashable:
@@ -219,24 +308,28 @@ class _Class(NamedTuple):
     cls: type
     kind: type
     mro: tuple[type, ...]
+    reader: str
+    is_tree: bool  # a trace takes arrays in it as arguments
     base: type | None  # the built-in class that it extends; None if it hides state
     slots: tuple[tuple[str, Any], ...]
     derived: frozenset[str]  # attributes that are computed from the others, once
+    derived_by_users: frozenset[str]
     of_users: tuple[type, ...]
 
 
 class _Reading(abc.ABC):
     """A walk over values; subclasses say what is found, and how objects count."""
 
-    abouts = LRUCache(1024)
     derives_by_users = False
+    args: Set[int] = frozenset()
 
     def __init__(self) -> None:
         self.found: list[Any] = []
-        self._seen: dict[int, tuple[int, Any]] = {}
+        self.visited: dict[int, tuple[int, Any]] = {}
         self._modules: dict[int, types.ModuleType] = {}
         self._names, self._named_in_code = set[str](), set[str]()
         self._by_text: tuple[Any, _At] | None = None
+        self._inside = False  # of an object that is no pytree
 
     def read(self, x: Any, at: _At, is_code_known: bool = True) -> None:
         """Add a value, and what its code reads from modules."""
@@ -265,9 +358,6 @@ class _Reading(abc.ABC):
         """Raise if a function of Python may read anything; by default it may."""
         return None
 
-    def is_argument(self, x: Any) -> bool:
-        return False
-
     def in_order(self, items: list[Any], at: _At) -> list[Any]:
         return items
 
@@ -278,55 +368,43 @@ class _Reading(abc.ABC):
             self.plain(x, at)
         elif issubclass(kind, np.generic) and not x.dtype.hasobject:
             self.scalar(x, at)
-        elif not self.is_argument(x):
-            known = self._seen.get(id(x))
-            if known is None:
-                self._seen[id(x)] = len(self._seen), x
-                self.new(x, kind, at)
-            else:
-                self.plain(("seen", known[0]), at)
+        elif id(x) in self.visited:
+            self.plain(("seen", self.visited[id(x)][0]), at)
+        elif self._inside or id(x) not in self.args:
+            self.visited[id(x)] = len(self.visited), x
+            about, inside = _class_of(kind), self._inside
+            self._inside = inside or not about.is_tree
+            getattr(self, about.reader)(x, at)
+            self._inside = inside
 
-    def new(self, x: Any, kind: type, at: _At) -> None:
-        """Add an object that this walk meets for the first time."""
-        if kind is types.FunctionType:
-            self.function(x, at)
-        elif isinstance(x, (jax.Array, np.ndarray)):
-            self.array(x, at)
-        elif is_ref(x):  # its value changes in place
+    def unknown(self, x: Any, at: _At) -> None:
+        raise Unsure(x, at)
+
+    def _method(self, x: types.MethodType, at: _At) -> None:
+        self.add(x.__func__, at)
+        self.add(x.__self__, (at, "self"))
+
+    def _jitted(self, x: Any, at: _At) -> None:
+        self.fixed(x, at)
+        self.add(x.__wrapped__, at)  # it has none if it was unpickled: an error
+        self._pairs({k: v for k, v in vars(x).items() if k not in _OF_JIT}, at)
+
+    def _parts(self, x: Any, at: _At) -> None:
+        self.plain(type(x).__name__, (at, "key"))
+        for each in _PARTS[type(x)](x):
+            self.add(each, at)
+
+    def _opaque(self, x: Opaque, at: _At) -> None:
+        self.add(x.values, at)
+
+    def _jaxpr(self, x: Any, at: _At) -> None:
+        self.fixed(x, at)
+        self._items(getattr(x, "consts", ()), at, list)
+
+    def _ufunc(self, x: np.ufunc, at: _At) -> None:
+        if set("".join(x.types)) <= set("O->"):  # one of `numpy.frompyfunc`
             raise Unsure(x, at)
-        elif issubclass(kind, type):
-            self.of_class(x, at)
-        elif issubclass(kind, _MODULE):
-            self._module(x, at)
-        elif kind is types.MethodType:
-            self.add(x.__func__, at)
-            self.add(x.__self__, (at, "self"))
-        elif issubclass(kind, _BOUND):
-            self._bound(x, at)
-        elif issubclass(kind, ft.partial):
-            self._object(x, kind, at, ft.partial)  # its slots hold the function
-        elif kind is JITTED:
-            self.fixed(x, at)
-            self.add(x.__wrapped__, at)  # it has none if it was unpickled: an error
-            self._pairs({k: v for k, v in vars(x).items() if k not in _OF_JIT}, at)
-        elif kind in _PARTS:
-            self.plain(kind.__name__, (at, "key"))
-            for each in _PARTS[kind](x):
-                self.add(each, at)
-        elif issubclass(kind, Opaque):
-            self.add(x.values, at)
-        elif issubclass(kind, pathlib.PurePath) and is_library_class(kind):
-            self.plain(f"{kind.__name__} {x}", at)
-        elif issubclass(kind, _JAXPRS):
-            self.fixed(x, at)
-            self._items(getattr(x, "consts", ()), at, list)
-        elif issubclass(kind, _FIXED):
-            # One of `numpy.frompyfunc` hides a function.
-            if isinstance(x, np.ufunc) and set("".join(x.types)) <= set("O->"):
-                raise Unsure(x, at)
-            self.fixed(x, at)
-        else:
-            self._object(x, kind, at)
+        self.fixed(x, at)
 
     def _bound(self, x: Any, at: _At) -> None:
         """Add a function or method that is not written in Python."""
@@ -340,10 +418,11 @@ class _Reading(abc.ABC):
         else:
             self.add(owner, (at, "self"))
 
-    def _object(self, x: Any, kind: type, at: _At, base: type | None = None) -> None:
+    def _object(self, x: Any, at: _At) -> None:
         """Add an object by its class, its attributes, and its items."""
-        about = self._about(kind)
-        base = base or about.base
+        kind = type(x)
+        about = _class_of(kind)
+        base = about.base
         if base is None:
             raise Unsure(x, at)
         if base in _VALUES:
@@ -360,12 +439,11 @@ class _Reading(abc.ABC):
 
     def _state(self, x: Any, about: _Class, at: _At) -> None:
         """Add the attributes of an object, except for those of its class."""
-        try:
-            held = object.__getattribute__(x, "__dict__")
-        except AttributeError:
-            held = {}
-        if about.derived:
-            held = {k: v for k, v in held.items() if k not in about.derived}
+        held, derived = _attributes(x), about.derived
+        if self.derives_by_users:
+            derived |= about.derived_by_users
+        if derived:
+            held = {k: v for k, v in held.items() if k not in derived}
         self._pairs(held, at)
         for name, slot in about.slots:
             try:
@@ -380,70 +458,57 @@ class _Reading(abc.ABC):
 
     def _pairs(self, x: dict[Any, Any], at: _At, base: type = dict) -> None:
         pairs = base.items(x)
-        if all(type(name) is str for name, _ in pairs):
-            self._named(pairs, at)
+        if set(map(type, base.keys(x))) <= {str}:
+            self._named(dict(pairs), at)
             return
         self.plain(base.__len__(x), at)
         for name, value in pairs:
             self.add(name, (at, "key"))
             self.add(value, (at, name if type(name) is str else "item"))
 
-    def _named(self, x: Any, at: _At) -> None:
+    def _named(self, pairs: dict[str, Any], at: _At) -> None:
         """Add values by name."""
-        pairs = dict(x)
         self.plain((*pairs,), (at, "key"))
         for name, value in pairs.items():
-            if value is _MISSING:
-                self.plain(("missing",), (at, name))
-            else:
-                self.add(value, (at, name))
+            self.add(value, (at, name))
 
     def of_class(self, x: type, at: _At) -> None:
         """Add a class with its attributes, and those of its bases."""
         self.fixed(x, at)
         self.check_reader(x, at)
-        for base in self._about(x).of_users:
+        for base in _class_of(x).of_users:
             self.fixed(base, at)
             self.plain(base.__name__, (at, "class"))
             self._named({k: v for k, v in vars(base).items() if k not in _ASIDE}, at)
 
-    def _about(self, cls: type) -> _Class:
-        about = self.abouts.get(id(cls))
-        if about is not None and about.cls is cls and about.mro is cls.__mro__:
-            if about.kind is type(cls):
-                return about
-        about = _about(cls, self.derives_by_users)
-        self.abouts.put(id(cls), about)
-        return about
-
-    def function(self, x: types.FunctionType, at: _At) -> None:
+    def _function(self, x: types.FunctionType, at: _At) -> None:
         """Add a function: its code, and all that the code can reach by name."""
         code, scope = x.__code__, x.__globals__
-        is_fixed = is_fixed_file(code.co_filename)
-        self.of_code(x, is_fixed, at)
+        names = None
+        if not is_fixed_file(code.co_filename):
+            names = names_of(code, str(scope.get("__package__") or ""))
+        self.of_code(x, names, at)
         if code.co_filename.startswith("<@beartype("):
             self.add(x.__dict__.get("__wrapped__"), at)
             return
         self._named(held_by(x), at)
         self._pairs(x.__dict__, at)
-        if is_fixed:
+        if names is None:
             return
-        names = names_in(code)
-        if not _BY_TEXT.isdisjoint(names):
+        if not _BY_TEXT.isdisjoint(names.every):
             self._by_text = x, at
-        others, read = x.__builtins__, globals_in(code)
-        own = {n: scope[n] if n in scope else others.get(n, _MISSING) for n in read}
-        self._named(own, at)
-        # Texts in code may be names, too: of a keyword, of an attribute of a pattern.
-        self._names |= names
-        self._named_in_code |= {*code_names(code)}
-        for name in imported(code, str(scope.get("__package__") or "")):
+        # A name that means nothing yet is missing from the names that are noted.
+        places = {n: p for n in names.read for p in (x.__builtins__, scope) if n in p}
+        self._named({n: place[n] for n, place in places.items()}, at)
+        self._names |= names.every
+        self._named_in_code |= names.looked_up
+        for name in names.imported:
             if name in sys.modules:
                 self.add(sys.modules[name], (at, name))
 
     @abc.abstractmethod
-    def of_code(self, x: types.FunctionType, is_fixed: bool, at: _At) -> None:
-        """Note the code of a function."""
+    def of_code(self, x: types.FunctionType, names: Names | None, at: _At) -> None:
+        """Note the code of a function; without `names` it is fixed."""
 
     def _module(self, x: types.ModuleType, at: _At) -> None:
         is_plain = "__getattr__" not in vars(x) and type(x) is _MODULE
@@ -481,19 +546,11 @@ class _Reading(abc.ABC):
 class _Memory(_Reading):
     """A reading that is compared within this process."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.args = set[int]()
-        self._inside = False
-
     def check_reader(self, x: Any, at: _At) -> None:
         if x.__name__ in _ANYTHING:
             raise Unsure(x, at)
         if x.__name__ in _BY_TEXT:
             self._by_text = x, at
-
-    def is_argument(self, x: Any) -> bool:
-        return not self._inside and id(x) in self.args
 
     def plain(self, x: Any, at: _At) -> None:
         kind = type(x)
@@ -516,24 +573,16 @@ class _Memory(_Reading):
             raise Unsure(x, at)
         self.fixed(x, at)
 
-    def of_code(self, x: types.FunctionType, is_fixed: bool, at: _At) -> None:
-        if is_fixed:
+    def of_code(self, x: types.FunctionType, names: Names | None, at: _At) -> None:
+        if names is None:
             # `inspect.stack` has the name of `jax.numpy.stack`.
             if x.__module__ == "inspect":
                 raise Unsure(x, at)
             self.check_reader(x, at)
-        elif not _ANYTHING.isdisjoint(names_in(x.__code__)):
+        elif not _ANYTHING.isdisjoint(names.every):
             raise Unsure(x, at)
         self.fixed(x.__code__, at)
         self.found += x.__name__, x.__qualname__
-
-    def new(self, x: Any, kind: type, at: _At) -> None:
-        before = self._inside
-        # A trace takes the arrays of pytrees as arguments, but not what objects hold.
-        if not (kind in _WITH_ITEMS or issubclass(kind, eqx.Module | tuple)):
-            self._inside = True
-        super().new(x, kind, at)
-        self._inside = before
 
 
 class _Live(_Memory):
@@ -542,39 +591,39 @@ class _Live(_Memory):
     def fixed(self, x: Any, at: _At) -> None:
         self.found.append(Same(x))
 
-    array = fixed
+    array = of_class = unknown = fixed
+    _jitted = _module = _bound = _opaque = _jaxpr = _ufunc = fixed
 
-    def of_class(self, x: type, at: _At) -> None:
-        self.fixed(x, at)
-
-    def of_code(self, x: types.FunctionType, is_fixed: bool, at: _At) -> None:
+    def _function(self, x: types.FunctionType, at: _At) -> None:
         # Equal code in two modules reads different globals.
         self.found += Same(x.__code__), Same(x.__globals__)
+        is_fixed = is_fixed_file(x.__code__.co_filename)
+        for value in held_by(x).values():
+            # A wrapper of JAX or Equinox does not change its containers.
+            if is_fixed and type(value) in (list, dict):
+                super()._object(value, at)
+            elif is_fixed and type(value) in (set, frozenset):
+                self.found.append(frozenset(value))
+            else:
+                self.add(value, at)
 
-    def new(self, x: Any, kind: type, at: _At) -> None:
-        if kind is types.FunctionType:
-            self.of_code(x, False, at)
-            is_fixed = is_fixed_file(x.__code__.co_filename)
-            for value in held_by(x).values():
-                # A wrapper of JAX or Equinox does not change its containers.
-                if is_fixed and type(value) in (list, dict):
-                    super().new(value, type(value), at)
-                elif is_fixed and type(value) in (set, frozenset):
-                    self.found.append(frozenset(value))
-                else:
-                    self.add(value, at)
-        elif kind is jtu.PyTreeDef:
-            names = x.node_data()
-            if names is not None and type(names[1]) is list:  # the keys of a dict
-                names = names[0], tuple(names[1])
-            self.add((names, *x.children()), at)
-        elif issubclass(kind, ft.partial):
+    def _parts(self, x: Any, at: _At) -> None:
+        if type(x) is not jtu.PyTreeDef:
+            self.fixed(x, at)
+            return
+        names = x.node_data()
+        if names is not None and type(names[1]) is list:  # the keys of a dict
+            names = names[0], tuple(names[1])
+        self.add((names, *x.children()), at)
+
+    def _object(self, x: Any, at: _At) -> None:
+        if isinstance(x, ft.partial):
             self.add((x.func, x.args, *x.keywords.items()), at)
-        elif kind.__module__.startswith("jax._src.ad_checkpoint"):
+        elif type(x).__module__.startswith("jax._src.ad_checkpoint"):
             # A policy of rematerialisation on JAX 0.10, which compares by its names.
             self.found.append(x)
-        elif kind in (tuple, types.MethodType) or issubclass(kind, type):
-            super().new(x, kind, at)
+        elif type(x) is tuple:
+            super()._object(x, at)
         else:
             self.fixed(x, at)
 
@@ -635,9 +684,9 @@ class _Disk(_Reading):
         kind = "numpy " * isinstance(x, np.ndarray)
         self.found.append((at, f"{shown}{kind}{array_text(x)}"))
 
-    def of_code(self, x: types.FunctionType, is_fixed: bool, at: _At) -> None:
+    def of_code(self, x: types.FunctionType, names: Names | None, at: _At) -> None:
         code = x.__code__
-        if is_fixed:
+        if names is None:
             self.found.append((at, f"{x.__module__}.{x.__qualname__}"))
         else:
             self.found.append((at, f"code {digest(code_text(code))[:8]}"))
@@ -645,9 +694,9 @@ class _Disk(_Reading):
             if numbers:  # for messages: they have no name
                 self.found.append(((at, _NUMBERS), str(numbers)))
 
-    def new(self, x: Any, kind: type, at: _At) -> None:
-        if self.contents or kind not in _WITH_ITEMS - {tuple}:
-            super().new(x, kind, at)
+    def _object(self, x: Any, at: _At) -> None:
+        if self.contents or type(x) not in _WITH_ITEMS - {tuple}:
+            super()._object(x, at)
 
 
 def held_by(fn: types.FunctionType) -> dict[str, Any]:
@@ -661,7 +710,6 @@ def held_by(fn: types.FunctionType) -> dict[str, Any]:
 class _Named(_Disk):
     """A reading for this process: what is not understood counts by identity."""
 
-    abouts = LRUCache(1024)
     derives_by_users = True
 
     def array(self, x: Any, at: _At) -> None:
@@ -672,9 +720,18 @@ class _Named(_Disk):
         return Same(x)
 
 
-def _about(cls: type, derives_by_users: bool) -> _Class:
+_classes = LRUCache(1024)
+
+
+def _class_of(cls: type) -> _Class:
+    """Return what is known about a class, which may get other bases."""
+    about = _classes.get(id(cls))
+    if about is not None and about.cls is cls and about.mro is cls.__mro__:
+        if about.kind is type(cls):
+            return about
     base: type = object
-    size, is_known, derived = 0, True, set[str]()
+    size, is_known = 0, True
+    derived, derived_by_users = set[str](), set[str]()
     slots = list[tuple[str, Any]]()
     for each in cls.__mro__:
         if not each.__flags__ & 1 << 9:  # it is written in C, and not for users
@@ -685,17 +742,30 @@ def _about(cls: type, derives_by_users: bool) -> _Class:
         slots += [pair for pair in members if pair[0][:2] != "__"]
         size += 8 * len(members)
         is_known &= type(own.get("__dict__")) in (type(None), _GETSET)
-        if derives_by_users or is_library_class(each):
-            derived |= {k for k, v in own.items() if isinstance(v, ft.cached_property)}
+        names = derived if is_library_class(each) else derived_by_users
+        names |= {k for k, v in own.items() if isinstance(v, ft.cached_property)}
     is_known &= base in _WITH_ITEMS or base in _VALUES or base is object
     size += 8 * (cls.__weakrefoffset__ > 0 and not base.__weakrefoffset__)
     size += 8 * (cls.__dictoffset__ > 0 or cls.__dictoffset__ == -8)
     # Any more bytes are state that Python code cannot see.
     is_known &= cls.__basicsize__ <= base.__basicsize__ + size
-    every = type(cls), *cls.__mro__
-    of_users = tuple(each for each in every if not is_library_class(each))
-    found, mro = base if is_known else None, cls.__mro__
-    return _Class(cls, type(cls), mro, found, (*slots,), frozenset(derived), of_users)
+    if ft.partial in cls.__mro__:
+        base, is_known = ft.partial, True
+    readers = (_KINDS[each] for each in cls.__mro__ if each in _KINDS)
+    about = _Class(
+        cls=cls,
+        kind=type(cls),
+        mro=cls.__mro__,
+        reader=_EXACT.get(cls) or next(readers),
+        is_tree=cls in _WITH_ITEMS or issubclass(cls, eqx.Module | tuple),
+        base=base if is_known else None,
+        slots=(*slots,),
+        derived=frozenset(derived),
+        derived_by_users=frozenset(derived_by_users),
+        of_users=tuple(c for c in (type(cls), *cls.__mro__) if not is_library_class(c)),
+    )
+    _classes.put(id(cls), about)
+    return about
 
 
 _MEMBER, _GETSET = types.MemberDescriptorType, types.GetSetDescriptorType

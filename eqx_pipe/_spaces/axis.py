@@ -153,7 +153,7 @@ class Axis(eqx.Module):
 
     def at_row(self, row: Any) -> "Axis":
         """Return an axis with one value, made of a row of the `table`."""
-        return Row(row)
+        return NO_ROW if row is None else Row(row)
 
     @property
     def attrs(self) -> dict[str, str]:
@@ -638,6 +638,9 @@ class Row(Axis):
         return self.value_
 
 
+NO_ROW = Row()
+
+
 class Values(Axis):
     """A sequence of values, one by one.
 
@@ -848,7 +851,14 @@ def _formulas(
 
 
 class _Spaced(Axis):
-    """The base class of axes between two ends; a search may propose any number."""
+    """The base class of axes between two ends; a search may propose any number.
+
+    Subclasses are declared with `init=False`, which type checkers read: they have the
+    `__init__` of this class, and not one made of the fields.
+    """
+
+    def __init_subclass__(cls, init: bool = True) -> None:
+        super().__init_subclass__()
 
     lookup: Lookup
     num: int = eqx.field(static=True)
@@ -985,7 +995,7 @@ class _Spaced(Axis):
         return f"{type(self).__name__}({shown}{num}{self._dim_text})"
 
 
-class Linspace(_Spaced):
+class Linspace(_Spaced, init=False):
     r"""Evenly spaced values from `start` to `stop`, both ends included exactly.
 
     **Arguments:**
@@ -1010,10 +1020,8 @@ class Linspace(_Spaced):
         [0.0, 0.25, 0.5, 0.75, 1.0]
     """
 
-    __init__ = _Spaced.__init__  # for type checkers, which would generate another
 
-
-class Geomspace(_Spaced):
+class Geomspace(_Spaced, init=False):
     r"""Values from `start` to `stop` with a constant ratio, ends included exactly.
 
     **Arguments:**
@@ -1034,11 +1042,10 @@ class Geomspace(_Spaced):
         [0.001, 0.01, 0.1, 1.0]
     """
 
-    __init__ = _Spaced.__init__
     is_log: ClassVar[bool] = True
 
 
-class _Range(_Spaced):
+class _Range(_Spaced, init=False):
     """The base class of axes that have no values of their own, but for searches."""
 
     def __init__(
@@ -1078,7 +1085,7 @@ class _Range(_Spaced):
         )
 
 
-class Uniform(_Range):
+class Uniform(_Range, init=False):
     """All numbers from `start` to `stop`: a range for searches and designs.
 
     `explore`, `sobol` and `Space.from_unit` choose values from it. A range itself has
@@ -1102,10 +1109,8 @@ class Uniform(_Range):
         [2.0, 8.0]
     """
 
-    __init__ = _Range.__init__
 
-
-class LogUniform(_Range):
+class LogUniform(_Range, init=False):
     """All numbers from `start` to `stop`, evenly in the logarithm: see `Uniform`.
 
     **Arguments:**
@@ -1125,7 +1130,6 @@ class LogUniform(_Range):
         [1.0, 100.0]
     """
 
-    __init__ = _Range.__init__
     is_log: ClassVar[bool] = True
 
 

@@ -10,7 +10,7 @@ from .._errors import message, nearest
 from .._keys import check_key
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
 from .describe import row_of
-from .paths import parts_of, put
+from .select import parts_of, put
 from .stage import Scope, Stage, as_stage, check_state, check_state_is_ours, is_stateful
 
 _Self = TypeVar("_Self", bound="Composite")

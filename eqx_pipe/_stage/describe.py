@@ -23,7 +23,7 @@ from .._tree import (
     tree_text,
 )
 from .._types import MaybeState, PyTree, StageLike
-from .paths import parts_of
+from .select import parts_of
 from .stage import (
     Lift,
     Record,

@@ -21,14 +21,13 @@ from .._errors import (
     MissingKeyError,
     asks_for_key,
     describe_value,
-    is_located,
-    locate,
     type_error,
     value_error,
 )
 from .._keys import fold, key_argument, parameters
 from .._tree import as_arrays, combine, is_none, join_path
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, Segment, StageLike
+from .error_path import is_located, locate
 from .hidden import check_nothing_hidden
 
 if TYPE_CHECKING:

@@ -1,20 +1,6 @@
 """Labelled chunks of values in a folder or bucket, in Zarr's format, without sweeps."""
 
-from .chunks import FAILED as FAILED
-from .chunks import MISSING as MISSING
-from .chunks import NO_GAPS as NO_GAPS
-from .chunks import OK as OK
-from .chunks import Chunks as Chunks
-from .chunks import Gaps as Gaps
-from .chunks import choose_chunks as choose_chunks
-from .chunks import count_in as count_in
-from .chunks import first_in as first_in
-from .chunks import gaps_of as gaps_of
-from .chunks import joined_gaps as joined_gaps
-from .chunks import merged as merged
-from .chunks import picked_gaps as picked_gaps
-from .chunks import points_in as points_in
-from .chunks import ranges_of as ranges_of
+from .commit import commit_chunk as commit_chunk
 from .create import check_vacant as check_vacant
 from .create import create_store as create_store
 from .create import exists as exists
@@ -52,6 +38,21 @@ from .objects import Files as Files
 from .objects import Objects as Objects
 from .objects import StoreLike as StoreLike
 from .objects import as_files as as_files
+from .partition import FAILED as FAILED
+from .partition import MISSING as MISSING
+from .partition import NO_GAPS as NO_GAPS
+from .partition import OK as OK
+from .partition import Chunks as Chunks
+from .partition import Gaps as Gaps
+from .partition import choose_chunks as choose_chunks
+from .partition import count_in as count_in
+from .partition import first_in as first_in
+from .partition import gaps_of as gaps_of
+from .partition import joined_gaps as joined_gaps
+from .partition import merged as merged
+from .partition import picked_gaps as picked_gaps
+from .partition import points_in as points_in
+from .partition import ranges_of as ranges_of
 from .store import Account as Account
 from .store import Store as Store
 from .store import open_store as open_store

@@ -37,9 +37,10 @@ import numpy as np
 from jaxtyping import Int8, Int64
 
 from .._errors import SweepError
-from .chunks import FAILED, MISSING, OK
+from .commit import commit_chunk
 from .create import is_part, locked, settle
 from .disk import GROWING, PARTS, disk_errors
+from .partition import FAILED, MISSING, OK
 from .store import Listed, RowErrors, Store
 
 _SOUND, _SOUND_BYTES = (16, 128), (2**24, 2**28)
@@ -165,13 +166,15 @@ class Filling:
         # put that expects no object there fails if another process was faster.
         is_new = rows is None and number not in self.broken
         is_new &= self.store.files.conditional
-        if is_new and self.store.commit(number, values, status, errors, is_new=True):
+        if is_new and commit_chunk(
+            self.store, number, values, status, errors, is_new=True
+        ):
             return
         for _ in range(_TRIES):
             # A sound chunk has come from another process meanwhile: merge the rows.
             whole = rows is None and not self.store.is_sound(number)
             at = None if whole else index
-            is_alone = self.store.commit(number, values, status, errors, at)
+            is_alone = commit_chunk(self.store, number, values, status, errors, at)
             # In a bucket a process that is late knows it.
             is_safe = self.has_locks or self.store.files.conditional
             if (is_alone and is_safe) or self._is_kept(number, rows, status):

@@ -29,10 +29,10 @@ class _ListedStore(Store):
             self.manifests.pop(self._version(number), None)
             return super().read(number, variable, must_exist)
 
-    def _versions(self, number: int) -> list[Version] | None:
+    def versions_of(self, number: int) -> list[Version] | None:
         key = self._version(number)
         if key not in self.manifests:
-            versions = super()._versions(number)
+            versions = super().versions_of(number)
             if versions is None:
                 return None
             self.manifests[key] = versions

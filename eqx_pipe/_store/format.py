@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from .._errors import StructureError, value_error
-from .chunks import Chunks
 from .disk import ROOT, Undecodable, is_name, most_bytes
 from .objects import Files
+from .partition import Chunks
 
 FORMAT = 9
 """The version of the format of stores."""

@@ -13,11 +13,12 @@ import numpy as np
 from jaxtyping import Int8, Int64
 
 from .._errors import sweep_error
-from .chunks import FAILED, MISSING, OK, Chunks
+from .commit import commit_chunk, mark_odd
 from .create import lay_out, locked
 from .disk import disk_errors
 from .format import StoreLayout
 from .objects import Files
+from .partition import FAILED, MISSING, OK, Chunks
 from .store import Damaged, Store, open_store
 
 _GROW = "grow"
@@ -122,7 +123,7 @@ def _mark_ends(old: Store, new: Store) -> None:
     for number in range(old.chunks.in_row - 1, len(old.chunks), old.chunks.in_row):
         begin, end = old.chunks.span(number)
         if end - begin < old.chunks.points:
-            old.mark_odd(number)
+            mark_odd(old, number)
 
 
 def _copy(old: Store, origin: Origin, new: Store) -> None:
@@ -152,7 +153,7 @@ def _copy(old: Store, origin: Origin, new: Store) -> None:
                 text: np.flatnonzero(np.isin(rows, points) & (status == FAILED))
                 for text, points in raised.items()
             }
-            new.commit(number, values, status, errors)
+            commit_chunk(new, number, values, status, errors)
 
 
 def statuses_of(

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int64
 
-from .chunks import FAILED, MISSING, OK, Gaps, count_in
 from .objects import AT_ONCE
+from .partition import FAILED, MISSING, OK, Gaps, count_in
 from .store import Store
 
 

@@ -7,7 +7,6 @@ one file, replaced atomically, has all metadata of a chunk.
 """
 
 import dataclasses
-import functools as ft
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -16,17 +15,6 @@ import numpy as np
 from jaxtyping import Bool, Int8, Int64
 
 from .._errors import message
-from .chunks import (
-    FAILED,
-    MISSING,
-    OK,
-    Chunks,
-    Gaps,
-    merged,
-    points_in,
-    ranges_of,
-    runs_of,
-)
 from .disk import ROOT, Undecodable, most_bytes
 from .format import (
     RECORD,
@@ -35,19 +23,26 @@ from .format import (
     array_of,
     checksum,
     chunks_of,
-    compress,
     coordinate_digest,
     coordinate_dtype,
     coordinate_key,
     decompress,
     is_ok_size,
-    pack,
-    raw_of,
     read_root,
     unpack,
     variables_of,
 )
 from .objects import Files
+from .partition import (
+    FAILED,
+    MISSING,
+    OK,
+    Chunks,
+    Gaps,
+    merged,
+    points_in,
+    runs_of,
+)
 
 _DELETE = (
     "Delete it, if it is there, and call the same sweep with the same store again: "
@@ -163,18 +158,18 @@ class Store:
 
     def manifest(self, number: int) -> Version | None:
         """Return the content of a chunk without values, or `None` if it is missing."""
-        versions = self._versions(number)
+        versions = self.versions_of(number)
         if versions is None:
             return None
         if len(versions) == 1:
             version = versions[0]
         else:
             try:
-                version, _ = self._current(number, versions)
+                version, _ = self.current_of(number, versions)
             except Damaged:
-                version = _common(versions, self.chunks.points)
+                version = common(versions, self.chunks.points)
         first, last = self.chunks.span(number)
-        return version._replace(status=_resized(version.status, last - first))
+        return version._replace(status=resized(version.status, last - first))
 
     def read(self, number: int, variable: int, must_exist: bool = False) -> np.ndarray:
         """Return the values of a chunk of one variable, a row for each point.
@@ -182,16 +177,16 @@ class Store:
         Raises if they do not match its status file. The rows of a missing chunk have
         the fill value, but with `must_exist` a missing chunk raises.
         """
-        versions, (first, last) = self._versions(number), self.chunks.span(number)
+        versions, (first, last) = self.versions_of(number), self.chunks.span(number)
         if versions is None:
             if must_exist:
-                raise self._damaged(self._status_key(number), "is not there any more")
+                raise self._damaged(self.status_key(number), "is not there any more")
             return self.variables[variable].empty(last - first)
         try:
             values = self._values(number, variable, versions)
         except Damaged:
             # Another process may have rewritten rows between the two reads.
-            versions = self._versions(number) or versions
+            versions = self.versions_of(number) or versions
             values = self._values(number, variable, versions)
         return values[: last - first]
 
@@ -205,9 +200,9 @@ class Store:
         # Another process may have rewritten rows between the two reads, as in `read`.
         for _ in range(2):
             try:
-                versions = self._versions(number)
+                versions = self.versions_of(number)
                 if versions is not None:
-                    self._current(number, versions)
+                    self.current_of(number, versions)
                     return None
             except Damaged as error:
                 wrong = str(error)
@@ -215,7 +210,7 @@ class Store:
 
     def discard(self, number: int) -> None:
         """Make a chunk missing."""
-        self.files.remove(self._status_key(number))
+        self.files.remove(self.status_key(number))
 
     def account(
         self, listed: Listed | None = None, without: Collection[int] = ()
@@ -279,158 +274,12 @@ class Store:
         wrong = f"the store `{self.path}` {what} since it was opened."
         return message("sweep", wrong, cure)
 
-    def commit(
-        self,
-        number: int,
-        values: Sequence[np.ndarray],
-        status: Int8[np.ndarray, " rows"],
-        errors: RowErrors | None = None,
-        rows: Int64[np.ndarray, " rows"] | None = None,
-        is_new: bool = False,
-    ) -> bool:
-        """Write a chunk, or some `rows` of it: values, statuses, and errors.
-
-        `errors` have rows of the chunk; those of `rows` that are finished stay as they
-        are. If the chunk exists, a status file comes first that adds the new version to
-        the present ones, so that a kill, or another process that writes the chunk at
-        this moment, loses nothing. In a bucket, returns `False` if another process has
-        changed a file since it was read here; a chunk that `is_new` is not read.
-        """
-        files, errors = self.files, errors or {}
-        if is_new:
-            version = Version(status, self._digests(number, values), errors)
-            return self._put(number, values, version, {}, None)
-        # Before their content, so that `swap` notices every change.
-        keys = [self._status_key(number), *self._value_keys(number)]
-        reads = [ft.partial(files.tag, key) for key in keys]
-        tags = dict(zip(keys, files.at_once(reads), strict=True))
-        tag = tags[keys[0]]
-        if files.conditional and rows is None and self.is_sound(number):
-            return False  # another process has created it meanwhile
-        try:
-            old = self._versions(number) or []
-        except Damaged:
-            if rows is not None:
-                raise
-            old = []  # a whole chunk replaces a damaged one
-        if files.conditional and not old:
-            # Two processes may create the chunk at once. A status file that is there
-            # before the values lets the later one notice, whose swap then fails.
-            old = [Version(np.full(self.chunks.points, MISSING, np.int8), [], {})]
-        if rows is not None:
-            try:
-                merged = self._merged(number, old, rows, values, status, errors)
-            except Damaged:
-                if files.tag(keys[0]) == tag:
-                    raise
-                return False  # another process has written between the reads
-            if merged is None:
-                return True
-            values, status, errors = merged
-        version = Version(status, self._digests(number, values), errors)
-        if old:
-            # First promise both contents: values of either are valid from now on.
-            tag = self._finish(number, [*old, version], tag)
-            if tag is None:
-                return False
-        return self._put(number, values, version, tags, tag)
-
-    def _put(
-        self,
-        number: int,
-        values: Sequence[np.ndarray],
-        version: Version,
-        tags: Mapping[str, str | None],
-        tag: str | None,
-    ) -> bool:
-        """Put values, then their status file, over those that have these tags."""
-        puts = []
-        for key, k in self._value_keys(number).items():
-            whole = self.variables[k].empty(self.chunks.points)
-            whole[: len(values[k])] = values[k]
-            # Tags may be digests: no content returns, so a late process has an old tag.
-            salt = self.files.new_id() if tags.get(key) else ""
-            data = compress(raw_of(whole), salt.encode())
-            puts.append(ft.partial(self.files.swap, key, data, tags.get(key)))
-        if None in self.files.at_once(puts):
-            return False
-        return self._finish(number, [version], tag) is not None
-
-    def _merged(
-        self,
-        number: int,
-        old: Sequence[Version],
-        rows: Int64[np.ndarray, " rows"],
-        values: Sequence[np.ndarray],
-        status: Int8[np.ndarray, " rows"],
-        errors: RowErrors,
-    ) -> tuple[Sequence[np.ndarray], Int8[np.ndarray, " all"], RowErrors] | None:
-        """Return the values, statuses and errors of a chunk with some rows replaced.
-
-        Returns `None` if all of them are finished.
-        """
-        first, last = self.chunks.span(number)
-        now, others = np.full(last - first, MISSING, np.int8), {}
-        merged = [variable.empty(last - first) for variable in self.variables]
-        if old:
-            # Read once: values that are read later may be those of other statuses.
-            version, leaves = self._current(number, old)
-            now = _resized(version.status, last - first)
-            merged = [leaf[: last - first].copy() for leaf in leaves]
-            others = dict(version.errors)
-        was = now[rows]
-        lacks = (was == MISSING) | ((was == FAILED) & (status != MISSING))
-        if not lacks.any():
-            return None
-        left, rows = rows[~lacks & (status == FAILED)], rows[lacks]
-        others = {text: np.setdiff1d(at, rows) for text, at in others.items()}
-        for into, leaf in zip(merged, values, strict=True):
-            into[rows] = leaf[lacks]
-        now[rows] = status[lacks]
-        for text, at in errors.items():
-            before = others.get(text, np.zeros(0, np.int64))
-            others[text] = np.union1d(before, np.setdiff1d(at, left))
-        return merged, now, others
-
-    def mark_odd(self, number: int) -> None:
-        """Rewrite the status file of a chunk as that of a chunk with missing rows."""
-        key = self._status_key(number)
-        try:
-            manifest, status = unpack(self.files.get(key), self.chunks.points)
-        except (FileNotFoundError, Undecodable):
-            return
-        self.files.put(key, pack(manifest, status, False))
-
-    def _finish(
-        self, number: int, versions: Sequence[Version], tag: str | None
-    ) -> str | None:
-        """Swap the status file of a chunk: rows are ok if they are in all versions."""
-        manifest = {
-            "chunk": self.chunks.position(number),
-            "cut": self.record["cut"],
-            "function": self.function,
-            "versions": [
-                {
-                    "status": (status + ord("0")).tobytes().decode(),
-                    "digests": digests,
-                    "errors": {x: ranges_of(at) for x, at in errors.items() if len(at)},
-                }
-                for status, digests, errors in versions
-            ],
-        }
-        status, _, errors = _common(versions, self.chunks.points)
-        rows = max(len(version.status) for version in versions)
-        is_ok = len(versions) == 1 and not any(map(len, errors.values()))
-        is_ok &= bool(np.all(status[:rows] == OK))
-        data = pack(manifest, status.tobytes(), is_ok)
-        return self.files.swap(self._status_key(number), data, tag)
-
-    def _versions(self, number: int) -> list[Version] | None:
+    def versions_of(self, number: int) -> list[Version] | None:
         """Return the possible versions of a chunk, or `None` if it is missing.
 
         There are several while a process rewrites it, and after a kill at that time.
         """
-        key, size = self._status_key(number), self.chunks.points
+        key, size = self.status_key(number), self.chunks.points
         try:
             # The rows of a reduction are blocks, whose points may have failed.
             points = size * int(self.root["attributes"].get("block_points", 1))
@@ -450,7 +299,7 @@ class Store:
             raise self._damaged(key, "belongs to another store")
         return versions
 
-    def _current(
+    def current_of(
         self, number: int, versions: Sequence[Version]
     ) -> tuple[Version, list[np.ndarray]]:
         """Return the version whose values are in the files, and the values.
@@ -467,7 +316,7 @@ class Store:
         for k in count:
             of = (v for v in reversed(versions) if self._is_of(number, k, leaves[k], v))
             each.append(next(of, versions[0]))
-        return _common(each, self.chunks.points), leaves
+        return common(each, self.chunks.points), leaves
 
     def _values(self, number: int, k: int, versions: Sequence[Version]) -> np.ndarray:
         """Return the values of all rows of a chunk, which are those of a version."""
@@ -498,7 +347,8 @@ class Store:
         digests = version.digests
         return bool(digests) and self._digest(number, k, rows) == digests[k]
 
-    def _digests(self, number: int, values: Sequence[np.ndarray]) -> list[int]:
+    def digests_of(self, number: int, values: Sequence[np.ndarray]) -> list[int]:
+        """Return the digest of the values of a chunk, for each array."""
         return [self._digest(number, k, leaf) for k, leaf in enumerate(values)]
 
     def _digest(self, number: int, k: int, values: np.ndarray) -> int:
@@ -521,13 +371,14 @@ class Store:
         except (ValueError, RuntimeError, MemoryError) as error:
             raise self._damaged(key, f"cannot be read ({error})", cure) from error
 
-    def _status_key(self, number: int) -> str:
+    def status_key(self, number: int) -> str:
+        """Return the key of the status file of a chunk."""
         return self._key(self.record["status"], number)
 
     def _value_key(self, variable: Variable, number: int) -> str:
         return self._key(variable.name, number) + ".0" * len(variable.inner)
 
-    def _value_keys(self, number: int) -> dict[str, int]:
+    def value_keys(self, number: int) -> dict[str, int]:
         """Return the keys of the values of a chunk, with the numbers of variables."""
         return {
             self._value_key(variable, number): k
@@ -574,16 +425,16 @@ def _version(fields: Mapping[str, Any], points: int) -> Version:
     return Version(status.astype(np.int8), [*map(int, fields["digests"])], errors)
 
 
-def _resized(status: Int8[np.ndarray, " rows"], count: int) -> Int8[np.ndarray, " all"]:
+def resized(status: Int8[np.ndarray, " rows"], count: int) -> Int8[np.ndarray, " all"]:
     """Return the status of `count` rows, of which others are missing."""
     resized = np.full(count, MISSING, np.int8)
     resized[: len(status)] = status[:count]
     return resized
 
 
-def _common(versions: Sequence[Version], count: int) -> Version:
+def common(versions: Sequence[Version], count: int) -> Version:
     """Return what holds in all versions: rows are ok if they are in each of them."""
-    first, *others = (_resized(version.status, count) for version in versions)
+    first, *others = (resized(version.status, count) for version in versions)
     for status in others:
         first[(first == OK) & (status != OK)] = MISSING
     return Version(first, [], versions[0].errors)

@@ -13,7 +13,8 @@ from .._errors import describe_value, value_error
 from .._run import Watch
 from .request import Request
 from .work.buffer import Asked, whole
-from .work.points import prepare
+from .work.point_rows import PointRows
+from .work.prepare import prepare
 
 CostsOf: TypeAlias = Callable[[int, int, int], Float[np.ndarray, " points"]]
 """The costs of the points in a half-open range, given the maximum length of ranges."""
@@ -45,9 +46,8 @@ def costs_of(request: Request) -> CostsOf | None:
     _check_costs("gives", outputs, size)
 
     def costs(first: int, last: int, most: int) -> Float[np.ndarray, " points"]:
-        (values,), _ = whole(
-            points.with_most(most).compute(Asked(0, first, last), Watch())
-        )
+        rows = PointRows(points.with_most(most))
+        (values,), _ = whole(rows.compute(Asked(0, first, last), Watch()))
         return values.astype(np.float64)
 
     return costs

@@ -32,7 +32,7 @@ from .._results import storable
 from .._store import FAILED, MISSING, OK, Files, Filling, Undecodable
 from .identity import reducing_identity
 from .work.buffer import Asked, Chunk
-from .work.flight import Flight
+from .work.flight import FileState, Flight
 from .work.work import Work
 
 _FOLDER = ".flights"
@@ -65,6 +65,13 @@ class Flights:
         self._names: set[str] = set()
         self.text = ""
         """What is in flight, for a note; empty if nothing was saved."""
+
+    def state(self, number: int) -> FileState:
+        """Return the state of the flight of a chunk, as it was listed."""
+        names = self._at(number)
+        if not names:
+            return FileState.ABSENT
+        return FileState.SAVED if self._name(number) in names else FileState.FOREIGN
 
     def look(self) -> bool:
         """List the flights, and return whether there are any in our share."""
@@ -144,7 +151,8 @@ class Flights:
         If failed rows are computed again, a flight that has finished one begins again,
         too.
         """
-        if not self._at(number) or number in self._filling.broken:
+        is_absent = self.state(number) is FileState.ABSENT
+        if is_absent or number in self._filling.broken:
             return None
         try:
             return self._valid(number)
@@ -158,9 +166,12 @@ class Flights:
         log_once(f"flight {path} {number} {what}", text, number, path, error)
 
     def _valid(self, number: int) -> Flight:
-        name, names = self._name(number), self._at(number)
-        key = f"{_FOLDER}/{name if name in names else min(names)}"
-        leaves, header = _leaves.unpack(self._store.files.get(key))
+        """Return the flight of a chunk; raise an error with the reason if it is not."""
+        name = self._name(number)
+        if self.state(number) is FileState.FOREIGN:
+            name = min(self._at(number))
+        data = self._store.files.get(f"{_FOLDER}/{name}")
+        leaves, header = _leaves.unpack(data)
         of = header.get("of")
         for what, here in self._identity.items():
             there = of.get(what) if isinstance(of, dict) else None

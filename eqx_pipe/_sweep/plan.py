@@ -4,6 +4,7 @@ Sinks and the code that computes do not depend on each other.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -29,10 +30,13 @@ from .costs import CostsOf, costs_of
 from .program.layout import CHUNK_BYTES
 from .request import Request
 from .target import Target
+from .work.blocks import Blocks
 from .work.buffer import Asked, Chunk, Errors
+from .work.cells import Cells
 from .work.flight import Flight
-from .work.groups import Blocks, groups_of
-from .work.points import Points, prepare
+from .work.point_rows import PointRows
+from .work.points import Points
+from .work.prepare import prepare
 from .work.work import Work
 
 # Only the pools of the standard library expose their number of workers.
@@ -41,7 +45,12 @@ _GUESSED_WORKERS = 8
 
 def work_of(points: Points, reducers: ReducerTree | None) -> Work:
     """Return the rows of a sweep: its points, or their reduction by `reducers`."""
-    return points if reducers is None else groups_of(points, reducers)
+    if reducers is None:
+        return PointRows(points)
+    if reducers.over is None:
+        return Blocks.of(points, reducers)
+    dims = points.geometry.dims
+    return Cells(points, reducers, math.prod(dims[name] for name in reducers.over))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -39,7 +39,8 @@ from .plan import Plan, Todo, known_workers, work_of
 from .target import Target
 from .trace.trace import settings
 from .work.buffer import Asked, Chunk, Rows, Verdict, whole
-from .work.points import Points, prepare
+from .work.points import Points
+from .work.prepare import prepare
 from .work.work import Work
 
 # Retry a chunk whose worker died, since another may have more memory; give up on points

@@ -63,8 +63,8 @@ from .growth import Grown, growth_in, key_digits_of, key_digits_text, with_key_d
 from .identity import as_texts, identity_of, reducing_identity
 from .plan import Outcome, Plan, Todo
 from .target import open_to_workers
+from .work.blocks import Blocks
 from .work.buffer import Chunk, Errors, Rows, clear, joined
-from .work.groups import Blocks
 
 
 class OrderedMerge:

@@ -6,17 +6,12 @@ from collections.abc import Callable
 from typing import Any, Unpack
 
 import jax.random as jr
-import jax.tree_util as jtu
-import numpy as np
 
 from .._cache import LRUCache
 from .._keys import check_mapped_key
 from .._results import SweepResult
-from .._run import (
-    fn_name,
-    key_parameter,
-    no_mesh,
-)
+from .._run import fn_name, key_parameter, no_mesh
+from .._same import still_same
 from .._spaces import Space, SpaceLike, as_space
 from .._store import Files
 from .._types import Key, PyTree
@@ -43,7 +38,7 @@ class Sweeper:
     def __init__(self, request: Request):
         self._request = request
         self._plans = LRUCache(_FORMS)
-        self._last: tuple[Any, ...] = None, None, None
+        self._last: tuple[Any, ...] = None, None, None, None
         if not request.by_hand:
             with no_mesh("sweeper"):
                 self._planned(request)
@@ -61,31 +56,29 @@ class Sweeper:
 
         **Raises:** as `sweep`.
         """
-        space = as_space("sweeper", space)
         check_mapped_key("sweeper", key)
         return self.run(space, self._request.key if key is None else key)
 
     def run(
-        self, space: Space, key: Key | None, store: Files | None = None
+        self, space: SpaceLike, key: Key | None, store: Files | None = None
     ) -> SweepResult:
         """Return the result for a space; a search passes a store for each round."""
-        started, (before, plan, _) = time.time(), self._last
-        guard = guard_of(space)
-        now = id(space), id(key), configuration(), store, guard
-        is_sure = guard is not None and not self._request.by_hand
-        if before == now and is_sure:  # it holds both
+        started, (before, plan, is_same, _) = time.time(), self._last
+        given, now = (space, key), (id(space), id(key), configuration(), store)
+        if before == now and is_same is not None and is_same():
             with no_mesh("sweeper"):
                 return complete(plan, started)
+        space = as_space("sweeper", space)
         request = self._request.at(space, key)
         with no_mesh("sweeper"):
             if request.by_hand:
                 return plain_sweep(request, started)
             if store is not None:
                 request = dataclasses.replace(request, store=store)
-            plan = self._planned(request, guard)
-            # A NumPy array may change in place.
-            if not any(isinstance(x, np.ndarray) for x in jtu.tree_leaves(space)):
-                self._last = now, plan, (space, key)
+            plan = self._planned(request)
+            # A space made for each call is not worth a reading.
+            is_same = still_same(given) if before == now else None
+            self._last = now, plan, is_same, given  # whose addresses are in use
             return complete(plan, started)
 
     def outputs(self, space: Space, key: Key | None) -> PyTree:
@@ -95,10 +88,10 @@ class Sweeper:
     def __repr__(self) -> str:
         return f"Sweeper({fn_name(self._request.fn)}, {self._request.whole!r})"
 
-    def _planned(self, request: Request, guard: list[Any] | None = None) -> Plan:
+    def _planned(self, request: Request) -> Plan:
         """Return the plan of a request, traced if its schema is new."""
         place = schema(request.whole, request.key)
-        guard = guard or guard_of(request.whole)
+        guard = guard_of(request.whole)
         plans = self._plans.setdefault(place, [])
         for was, plan in plans if guard is not None else []:
             if was == guard:

@@ -160,6 +160,14 @@ class _Lane(NamedTuple):
         return eqx.combine(self.arrays, self.rest)
 
 
+class _Turn(NamedTuple):
+    """Trainings that ran together, by their position, their lanes, and the outputs."""
+
+    rows: Rows
+    lane: Rows
+    out: list[Any]
+
+
 class Together(Exception):
     """The error if trainings failed in one of several steps."""
 
@@ -380,31 +388,22 @@ class Lanes:
         whether to evaluate. Other trainings keep their carries.
 
         Those that are `placed` have a lane, also if they failed meanwhile: a failure
-        moves no other training, which could change its bits. Raises `Together` if some
-        fail in a call of several steps.
+        moves no other training, which could change its bits. They run in turns of as
+        many as have a lane; a turn that fails is repeated with halves of its trainings,
+        until those that fail are known. Raises `Together` if some fail in a call of
+        several steps.
         """
-        whole, moving = np.flatnonzero(placed[self.rows]), len(self.structs)
-        going, alone = active[self.rows], not plan or plan[1] - plan[0] == 1
+        whole, going = np.flatnonzero(placed[self.rows]), active[self.rows]
         if not going.any():
             return carries, whole[:0], {}, {}
         lanes = self._size(len(whole)) * self._devices
         values = [self.rows.astype(np.int32), *(x[self.rows] for x in columns.values())]
-        failed: dict[int, str] = {}
-        outs: list[tuple[Rows, Rows, list[Any]]] = []
+        failed, turns = dict[int, str](), list[_Turn]()
         parts = [whole[k : k + lanes] for k in range(0, len(whole), lanes)]
         todo = [(part, part[going[part]]) for part in parts if going[part].any()]
         for part, some in todo:
-            # All parts have the same number of lanes, the last training repeated, so
-            # that they run the same program. Other lanes repeat one of `some`.
-            at = np.concatenate([part, np.repeat(part[-1:], lanes - len(part))])
-            lane = np.flatnonzero(np.isin(part, some))
-            at = np.where(np.isin(at, some), at, some[0])
-            # Carries that are in place are not copied.
-            ordered = (at == np.minimum(np.arange(lanes), len(self.rows) - 1)).all()
-            inputs: list[Any] = [x[at] for x in values]
-            for x in carries if plan else ():
-                inputs.append(x if ordered and len(x) == lanes else np.asarray(x)[at])
-            inputs = [jax.device_put(x, self._place) for x in inputs]
+            at = _trainings_of_lanes(part, some, lanes)
+            inputs = self._placed(at, values, carries if plan else ())
             args = [*program.consts, *inputs, *plan]
             with self._fitting(lanes // self._devices):
                 lower = ft.partial(program.call.lower, *args)
@@ -415,33 +414,52 @@ class Lanes:
                 with stoppable("train"), fitting, quiet():
                     out = jax.block_until_ready(call(*args))
                     check_finite(out)
-                outs.append((some, lane, out))
             except SweepError:
                 raise
             except Exception as error:
-                half = len(some) // 2
-                if not alone:
+                if plan and plan[1] - plan[0] > 1:
                     raise Together from error
+                half = len(some) // 2
                 if half:  # compute each half, to find the trainings that fail
                     todo += [(part, some[:half]), (part, some[half:])]
                 else:
                     failed[int(self.rows[some[0]])] = error_text(error)
-        stay = len(outs) == 1 and len(outs[0][0]) == len(self.rows)
+            else:
+                turns.append(_Turn(some, np.flatnonzero(np.isin(part, some)), out))
+        leaves, moving = self._gathered(program, turns, carries), len(self.structs)
+        done = np.sort(np.concatenate([whole[:0], *(turn.rows for turn in turns)]))
+        metrics = zip([*self.metrics, *self.evaluations], leaves[moving:], strict=False)
+        outputs = {name: leaf[done] for name, leaf in metrics}
+        return leaves[:moving], self.rows[done], outputs, failed
+
+    def _placed(
+        self, at: Rows, values: Sequence[np.ndarray], carries: Sequence[Any]
+    ) -> list[Array]:
+        """Place the values of axes and the carries of the trainings `at` as lanes."""
+        # Carries that are in place are not copied.
+        ordered = (at == np.minimum(np.arange(len(at)), len(self.rows) - 1)).all()
+        inputs: list[Any] = [x[at] for x in values]
+        for x in carries:
+            inputs.append(x if ordered and len(x) == len(at) else np.asarray(x)[at])
+        return [jax.device_put(x, self._place) for x in inputs]
+
+    def _gathered(
+        self, program: _Program, turns: Sequence[_Turn], carries: Carries
+    ) -> list[Any]:
+        """Return the outputs of all trainings; those in no turn keep their carries."""
+        stay = len(turns) == 1 and len(turns[0].rows) == len(self.rows)
         leaves: list[Any] = []
         for i, struct in enumerate(program.jaxpr.out_avals):
-            if stay and i < moving:
-                leaves.append(outs[0][2][i])  # on the devices
+            if stay and i < len(self.structs):
+                leaves.append(turns[0].out[i])  # on the devices
                 continue
             leaf = np.zeros((len(self.rows), *struct.shape), struct.dtype)
             if i < len(carries):
                 leaf[:] = np.asarray(carries[i])[: len(leaf)]
-            for some, lane, out in outs:
-                leaf[some] = np.asarray(out[i])[lane]
+            for rows, lane, out in turns:
+                leaf[rows] = np.asarray(out[i])[lane]
             leaves.append(leaf)
-        done = np.sort(np.concatenate([whole[:0], *(some for some, *_ in outs)]))
-        metrics = zip([*self.metrics, *self.evaluations], leaves[moving:], strict=False)
-        outputs = {name: leaf[done] for name, leaf in metrics}
-        return leaves[:moving], self.rows[done], outputs, failed
+        return leaves
 
     @contextlib.contextmanager
     def _fitting(self, batch_size: int) -> Iterator[None]:
@@ -505,6 +523,16 @@ class Lanes:
         )
         _check_rest(_OF_BEGIN, a, b, cure)
         return [*map(np.asarray, _raw(arrays))]
+
+
+def _trainings_of_lanes(part: Rows, some: Rows, lanes: int) -> Rows:
+    """Return the training of each lane, to compute `some` of those in a `part`.
+
+    All parts have the same number of lanes, the last training repeated, so that they
+    run the same program. Other lanes repeat one of `some`.
+    """
+    at = np.concatenate([part, np.repeat(part[-1:], lanes - len(part))])
+    return np.where(np.isin(at, some), at, some[0])
 
 
 def values_at(columns: Columns, i: Any) -> dict[str, Array]:

@@ -24,8 +24,10 @@ from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
 from .lanes import FUNCTIONS, Lanes, Together, Training
 from .plan import request_for
-from .result import Checkpoints, State, TrainResult, columns_of
+from .result import TrainResult, columns_of
 from .schedulers import Population, check_scheduler
+from .state import State
+from .store import Checkpoints
 
 _CALL_SECONDS = 1.0
 """The duration of a call of the program, after which signals and saves are handled."""

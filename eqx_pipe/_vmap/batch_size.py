@@ -22,7 +22,7 @@ from .._compiled import free_bytes
 from .._jaxprs import Equation, Flow, kind, live_bytes, open_jaxpr
 from .._kernel import kernel_p
 from .._refill import refill_p
-from .._types import Device
+from .._types import AnyJaxpr, Device
 from .devices import linalg_limit, may_hang
 
 MOST = 1024
@@ -124,7 +124,7 @@ class Analysis:
     linalg_limit: int | None = None
 
 
-def analyze(jaxpr: Any, varies: Sequence[bool]) -> Analysis:
+def analyze(jaxpr: AnyJaxpr, varies: Sequence[bool]) -> Analysis:
     """Analyze a jaxpr; `varies` marks the inputs that differ between points."""
     analysis = Analysis(alive=max(1, live_bytes(jaxpr)))
     _Analyzer(analysis).run(jaxpr, varies)
@@ -164,7 +164,7 @@ class _Analyzer(Flow):
         if kind(eqn) not in ("scan", "while"):
             return self
         refilled = eqn.primitive is refill_p
-        body = eqn.params.get("body_jaxpr", eqn.params.get("jaxpr"))
+        body: Any = eqn.params.get("body_jaxpr", eqn.params.get("jaxpr"))
         carried = sum(map(_nbytes, open_jaxpr(body)[0].outvars))
         self.analysis.carried = max(self.analysis.carried, carried)
         self.analysis.refilled |= refilled

@@ -52,7 +52,7 @@ from .._tree import (
     leaf_text,
     tree_text,
 )
-from .._types import PyTree
+from .._types import AnyJaxpr, PyTree
 from .batch_size import analyze, choose_batch_size, even_out
 from .batches import flat_mesh, is_on_device, over_devices
 from .lanes import First, first_copies, in_batches, summed
@@ -226,7 +226,9 @@ class _Call:
         first = None if lanes else jnp.ones(size, bool)
         return self.finish((self.on_device(run, lanes, first, batch), same))
 
-    def evaluated(self, jaxpr: Any, consts: Sequence[Any], *slices: Any) -> Outputs:
+    def evaluated(
+        self, jaxpr: AnyJaxpr, consts: Sequence[Any], *slices: Any
+    ) -> Outputs:
         """Return the outputs of a lane that was traced, for other constants."""
         outputs = as_function(jaxpr, consts)(*slices)
         same = self.out_axes.count(None)
@@ -246,7 +248,7 @@ class _Call:
         sums = [summed(y.astype(_wide(dtype)), None) for y, dtype in pairs]
         return [*sums, *stacked[len(sums) :]], same
 
-    def batch_size(self, jaxpr: Any, mesh: Any, each: int) -> int:
+    def batch_size(self, jaxpr: AnyJaxpr, mesh: Any, each: int) -> int:
         """Return the number of lanes of a batch, of the `each` lanes of a device."""
         asked = self.of.batch_size
         if asked != "auto":
@@ -301,7 +303,9 @@ class _Call:
         """Yield the arrays of lanes, or of one, with keys in place of their data."""
         return (as_keys(x[lane], y) for x, y in zip(rows, self.mapped, strict=True))
 
-    def on_mesh(self, jaxpr: Any, mesh: Any, lanes: list[Any], batch: int) -> list[Any]:
+    def on_mesh(
+        self, jaxpr: AnyJaxpr, mesh: Any, lanes: list[Any], batch: int
+    ) -> list[Any]:
         """Return the stacked outputs of all lanes, which are split over the devices."""
         total = -(-self.size // mesh.size) * mesh.size
         copied = total > self.size

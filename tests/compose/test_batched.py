@@ -61,7 +61,10 @@ def test_a_sparse_matrix_for_each_example(kind):
 
 def test_parts_that_all_examples_share():
     x = {"row": jnp.arange(6.0).reshape(3, 2), "shared": jnp.ones(2), "label": "a"}
-    stage = lambda t: {"y": t["row"] + t["shared"], "label": t["label"]}  # noqa: E731
+
+    def stage(t):
+        return {"y": t["row"] + t["shared"], "label": t["label"]}
+
     pipe = ep.batched(stage, in_axes={"row": np.int64(0), "shared": None, "label": 0})
     for call in (pipe, eqx.filter_jit(pipe)):
         y = call(x)

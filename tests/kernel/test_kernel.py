@@ -1,5 +1,6 @@
 """A kernel has the values of its function, under `vmap` and in sweeps."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -107,3 +108,40 @@ def test_refuses_a_long_program():
 def test_refuses_what_xla_does_better():
     with pytest.raises(ValueError, match=r"shape \(300,\), and .* at most 250"):
         jax.vmap(ep.kernel(lambda x: x * jnp.ones(300)))(jnp.ones(3))
+
+
+def _shuffled(p):
+    """Step as often as a point asks for, with values from before and after the loop."""
+    trips, start = p["n"] % 37, jnp.sin(p["x"])
+    loop = lambda c: (c[0] + 1, c[1] * 0.9 + start * p["x"])  # noqa: E731
+    steps, y = lax.while_loop(lambda c: c[0] < trips, loop, (0, start))
+    return {"steps": steps, "y": y * start, "same": p["x"], "even": steps % 2 == 0}
+
+
+@pytest.mark.parametrize("size", [64, 65, 500, 3001])
+def test_lanes_that_finish_take_other_points(size):
+    rng = np.random.default_rng(size)
+    x = rng.normal(size=size).astype(np.float32)
+    # Some take no step, and their neighbours many.
+    n = np.where(rng.random(size) < 0.3, 0, rng.integers(0, 37**2, size))
+    run = jax.jit(jax.vmap(ep.kernel(_shuffled)))
+    got = run({"n": n, "x": x})
+    np.testing.assert_array_equal(got["steps"], n % 37)
+    np.testing.assert_array_equal(got["even"], n % 37 % 2 == 0)
+    np.testing.assert_array_equal(got["same"], x)
+    want = jax.vmap(_shuffled)({"n": n, "x": x})["y"]
+    np.testing.assert_allclose(got["y"], want, rtol=1e-5, atol=1e-6)
+    order = rng.permutation(size)
+    again = run({"n": n[order], "x": x[order]})["y"]
+    np.testing.assert_array_equal(again, got["y"][order])
+
+
+def test_lanes_that_finish_fail_alone():
+    def fn(p):
+        out = _shuffled(p)
+        return eqx.error_if(out["y"], out["steps"] == 36, "too many steps")
+
+    space = {"n": ep.Values(range(300)), "x": ep.Values([0.5])}
+    got = ep.sweep(ep.kernel(fn), space, on_error="mark")
+    failed = np.isnan(got.values).ravel()
+    np.testing.assert_array_equal(failed, np.arange(300) % 37 == 36)

@@ -71,10 +71,14 @@ def test_long_and_many_errors_are_kept_and_mended(files):
     values = small.rows_of(store, 0)
     rows = np.arange(len(values[0]))
     errors = {f"{k}" * 50_000: rows[k::7] for k in range(7)}
-    store.commit(0, values, np.full(len(rows), small.FAILED, np.int8), errors)
+    small.commit_chunk(
+        store, 0, values, np.full(len(rows), small.FAILED, np.int8), errors
+    )
     found = store.manifest(0).errors
     assert found.keys() == errors.keys()
     assert all(np.array_equal(found[text], at) for text, at in errors.items())
     small.check(files)
-    store.commit(0, values, np.full(len(rows), small.OK, np.int8), {}, rows)
+    small.commit_chunk(
+        store, 0, values, np.full(len(rows), small.OK, np.int8), {}, rows
+    )
     assert store.manifest(0).errors == {} and small.check(files).all()

@@ -35,7 +35,7 @@ def short(monkeypatch):
     monkeypatch.setattr("eqx_pipe._sweep.trace.trace.LONG", 0)
     monkeypatch.setattr("eqx_pipe._run.pace.COMMIT_EVERY", 0.0)
     monkeypatch.setattr("eqx_pipe._run.pace._SAVE_PAUSE", 0)
-    monkeypatch.setattr("eqx_pipe._store.chunks._AT_LEAST", 3)
+    monkeypatch.setattr("eqx_pipe._store.partition._AT_LEAST", 3)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -174,7 +174,7 @@ def test_an_interrupted_sweep_goes_on_in_the_middle(fn, data, tmp_path_factory):
 @pytest.mark.parametrize("changes", [False, True])
 def test_points_of_a_grid_in_another_order_go_on(tmp_path, monkeypatch, changes):
     monkeypatch.setattr("eqx_pipe._sweep.work.order._COUNTED", ((0, 0),))
-    monkeypatch.setattr("eqx_pipe._store.chunks._AT_LEAST", 1)
+    monkeypatch.setattr("eqx_pipe._store.partition._AT_LEAST", 1)
     steps, space = Steps(monkeypatch), dict(reversed(SPACE.items()))
 
     def run(name):
@@ -188,7 +188,7 @@ def test_points_of_a_grid_in_another_order_go_on(tmp_path, monkeypatch, changes)
         run("runs.zarr")
     assert list((tmp_path / "runs.zarr" / ".flights").iterdir())
     if changes:
-        monkeypatch.setattr("eqx_pipe._sweep.work.points.order_of", lambda *_: None)
+        monkeypatch.setattr("eqx_pipe._sweep.work.point_rows.order_of", lambda *_: None)
     left = run("runs.zarr")
     for x, y in zip(bits(left), bits(whole), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5 if changes else 0)

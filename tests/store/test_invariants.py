@@ -34,15 +34,13 @@ def test_the_simulator_finds_a_rule_that_is_broken(monkeypatch):
 
     def too_early(store, number, values, status, errors=None, rows=None):
         if rows is None:
-            each = enumerate(values)
-            digests = [store._digest(number, k, leaf) for k, leaf in each]
+            digests = store.digests_of(number, values)
             version = simulate.store.Version(status, digests, errors or {})
-            store._finish(number, [version], None)
+            simulate.commit._put_status(store, number, [version], None)
         commit(store, number, values, status, errors, rows)
 
-    Store = simulate.store.Store
-    commit = Store.commit
-    monkeypatch.setattr(Store, "commit", too_early)
+    commit = simulate.commit.commit_chunk
+    monkeypatch.setattr(simulate.fill, "commit_chunk", too_early)
     wrong = []
     simulate.histories(150, modes=("plain",), report=wrong.append)
     assert wrong

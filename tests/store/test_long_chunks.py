@@ -32,13 +32,13 @@ class Slow:
     def __init__(self, monkeypatch):
         monkeypatch.setitem(globals(), "SLOW", self)
         self.now, self.calls, self.bad = 0.0, [], None
-        for file in ("_run.pace", "_sweep.work.points", "_sweep.work.flight"):
+        for file in ("_run.pace", "_sweep.work.point_rows", "_sweep.work.flight"):
             name = f"eqx_pipe.{file}.clock"
             monkeypatch.setattr(name, lambda: self.now)
         # It comes back to the host after each batch, however fast these are.
         monkeypatch.setattr("eqx_pipe._run.pace._CALL_SECONDS", 0.0)
         # Chunks of four batches.
-        monkeypatch.setattr("eqx_pipe._store.chunks._AT_LEAST", 4)
+        monkeypatch.setattr("eqx_pipe._store.partition._AT_LEAST", 4)
 
     def __call__(self, x):
         return jax.pure_callback(_call, x, x, vmap_method="sequential")

@@ -44,6 +44,7 @@ from eqx_pipe._store import (
     Filling,
     Folder,
     Taken,
+    commit,
     create,
     create_store,
     exists,
@@ -51,6 +52,9 @@ from eqx_pipe._store import (
     open_store,
     restore,
     store,
+)
+from eqx_pipe._store import (
+    fill as fill,
 )
 from eqx_pipe._store.disk import Entry
 from eqx_pipe._sweep import flights, remote
@@ -149,7 +153,7 @@ def decoding_once():
             (flights.Flights, "_identity", property(_identity)),
             (store, "parsed", parsed),
             (store, "decompress", decompress),
-            (store, "compress", functools.lru_cache(2**10)(format.compress)),
+            (commit, "compress", functools.lru_cache(2**10)(format.compress)),
             (Chunks, "position", functools.lru_cache(2**10)(Chunks.position)),
         ]:
             stack.enter_context(mock.patch.object(module, name, fast))

@@ -16,6 +16,7 @@ from eqx_pipe._store import (
     Origin,
     StoreLayout,
     Variable,
+    commit_chunk,
     create_store,
     grow_store,
     open_store,
@@ -70,7 +71,7 @@ def fill(store, number, failed=(), lacking=()):
     status[[row for row in lacking if row < len(status)]] = MISSING
     for leaf in values:
         leaf[status != OK] = 0
-    store.commit(number, values, status, {"no": np.array(failed, int)})
+    commit_chunk(store, number, values, status, {"no": np.array(failed, int)})
 
 
 def mend(store, number, again=()):
@@ -83,7 +84,7 @@ def mend(store, number, again=()):
     for leaf in values:
         leaf[status != OK] = 0
     errors = {"still": rows[status == FAILED]}
-    store.commit(number, values, status, errors, rows)
+    commit_chunk(store, number, values, status, errors, rows)
 
 
 def odd(store):

@@ -122,7 +122,7 @@ def test_workers_and_stores(tmp_path):
 
 def test_a_reduction_is_that_of_the_points_before(monkeypatch):
     def both():
-        monkeypatch.setattr("eqx_pipe._sweep.work.groups.Blocks.at_once", 1)
+        monkeypatch.setattr("eqx_pipe._sweep.work.blocks.Blocks.at_once", 1)
         return run(reduce={"max": ep.reduce.Max(), "sum": ep.reduce.Sum()})
 
     result = interrupted(both)

@@ -144,7 +144,7 @@ def test_a_callback_that_is_new_sees_the_present_state(tmp_path):
 def test_an_interrupt_at_any_moment_saves_no_mixture(tmp_path, monkeypatch, name):
     """A second Ctrl-C, or one in a program with its own handler, comes at once."""
     owner, _, method = name.rpartition(".")
-    module = {"State": "result", "Lanes": "lanes"}[owner]
+    module = {"State": "state", "Lanes": "lanes"}[owner]
     place = f"eqx_pipe._train.{module}.{name}"
     usual, calls = pkgutil.resolve_name(place), []
 

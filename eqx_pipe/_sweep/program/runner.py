@@ -133,27 +133,26 @@ class Runner:
         with noting(layout.points_at_once):
             self.kernel = compiled(programs, place, lower, options)
 
-    def compute(
-        self,
-        args: Arguments,
-        points: Selected,
-        values: list[np.ndarray],
-        first: int,
-        count: int,
-    ) -> Exception | None:
-        """Compute some points in one call; return the error if one of them fails.
+    def calling(
+        self, args: Arguments, points: Selected, values: list[np.ndarray]
+    ) -> Callable[[int, int], Exception | None]:
+        """Return a function that computes some points in one call, into `values`.
 
-        Raises a `TooLarge` if there is not enough memory.
+        It takes the first point and their number, and returns the error if one of them
+        fails. It raises a `TooLarge` if there is not enough memory.
         """
 
-        def whole() -> None:
-            selected = selecting(points, first, count, self.layout)
-            outputs = self.kernel(*selected, args)
-            check_finite(outputs, infs=self.finite)
-            rows = points.rows(first, first + count)
-            _collect(outputs, values, rows, self.layout.partition(count))
+        def compute(first: int, count: int) -> Exception | None:
+            def call() -> None:
+                selected = selecting(points, first, count, self.layout)
+                outputs = self.kernel(*selected, args)
+                check_finite(outputs, infs=self.finite)
+                rows = points.rows(first, first + count)
+                _collect(outputs, values, rows, self.layout.partition(count))
 
-        return self.guarded(args, points, first, whole)
+            return self.guarded(args, points, first, call)
+
+        return compute
 
     def guarded(
         self,

@@ -288,7 +288,9 @@ def untabled(geometry: Geometry) -> list[Any]:
     """Return the leaves of a space, without the tables that a kernel reads."""
     leaves = list(geometry.leaves)
     for index, _, _ in geometry.tabled:
-        leaves[index] = leaves[index].at_row(None)
+        axis = leaves[index]
+        # Equinox makes a module for each access to a method of an instance.
+        leaves[index] = type(axis).at_row(axis, None)
     return leaves
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int64
 from ..._jaxprs import digest
 from ..._run import nothing
 from ..program.layout import Place
-from .flight import Flight
+from .flight import Flight, RowState
 
 Rows: TypeAlias = list[np.ndarray]
 """The leaves of some rows, along a leading axis; PRNG keys are raw data."""
@@ -79,17 +79,17 @@ class Buffer:
     """The rows that a call has asked for while they are computed.
 
     A row is first computed (`finish`), perhaps without a result (`fail`), and then
-    handed over once, in a `part`. Whoever fills the buffer sets `in_flight` to a
-    function that returns the points that are computed at the moment, if they can go on
-    elsewhere, and takes `resumed`, with which to go on. It is of no use if the dims of
-    the grid have another `order`.
+    handed over once, in a `part`: its `RowState` rises. Whoever fills the buffer sets
+    `in_flight` to a function that returns the points that are computed at the moment,
+    if they can go on elsewhere, and takes `resumed`, with which to go on. It is of no
+    use if the dims of the grid have another `order`.
     """
 
     def __init__(self, asked: Asked, values: Rows, resumed: Flight | None = None):
         self.asked, self.index, self.values = asked, asked.numbers, values
         self.in_flight: Callable[[], Flight] | None = None
         self.order: list[int] | None = None
-        self._handed, self._done = np.zeros((2, len(self.index)), bool)
+        self._states = np.zeros(len(self.index), np.int8)
         self._ok: Bool[np.ndarray, " rows"] | None = None
         self._errors: list[Errors] = []
         self._failed = 0
@@ -97,7 +97,7 @@ class Buffer:
 
     def finish(self, place: Place) -> None:
         """Record that some rows are computed, failed ones included."""
-        self._done[place] = True
+        self._states[place] = RowState.FINISHED
 
     def fail(self, place: Place, errors: Errors, points: int) -> None:
         """Record that some rows are not ok, and the errors of the failed `points`."""
@@ -114,37 +114,36 @@ class Buffer:
         makes a chunk that does not exist; later ones have the new rows only. If rows
         may only be handed over as a `whole`, finished ones wait in the flight.
         """
-        ends = bool(self._done.all())
+        number, asked, states = self.asked.number, self.asked.rows, self._states
+        ends, is_first = bool(states.all()), not (states == RowState.HANDED).any()
+        if ends and is_first:  # the usual case, without masks of all rows
+            states[:] = RowState.HANDED
+            yield Chunk(number, asked, *self.rows())
+            return
+        # They are handed over before the flight is saved: it counts only what whoever
+        # keeps both has written first.
         waits = whole and not ends
-        is_first = not self._handed.any()
-        if is_first and ends:  # the usual case, without masks of all rows
-            new = self._handed = self._done
-        else:
-            new = self._done & ~self._handed & (not waits)
-            is_first = is_first and bool(new.any())
-            self._handed = self._handed | new
+        new = np.flatnonzero((states == RowState.FINISHED) & (not waits))
+        states[new] = RowState.HANDED
         flight = None
-        # After `_handed` is set: a flight counts only what is handed over with it, and
-        # whoever keeps both writes the rows first.
         if self.in_flight is not None and not ends:
             costs = self.asked.costs_text
-            flight = self.saved()._replace(rows=self.asked.rows, costs=costs)
-        if not (new.any() or is_first or flight is not None):
+            flight = self.saved()._replace(rows=asked, costs=costs)
+        if not len(new):
+            if flight is not None:
+                yield Chunk(number, new, [], Verdict(np.zeros(0, bool)), flight)
             return
-        rows, (values, verdict) = self.asked.rows, self.rows()
+        rows, (values, verdict) = asked, self.rows()
         if not is_first:
-            at = np.flatnonzero(new)
-            rows, values = at if rows is None else rows[at], [x[at] for x in values]
-            verdict = dataclasses.replace(verdict, ok=verdict.ok[at], missing=None)
-        if waits:
-            verdict = Verdict(verdict.ok)
-        else:  # otherwise they are in the flight
-            self._errors, self._failed = [], 0
-        yield Chunk(self.asked.number, rows, values, verdict, flight)
+            rows = new if asked is None else asked[new]
+            values = [leaf[new] for leaf in values]
+            verdict = dataclasses.replace(verdict, ok=verdict.ok[new], missing=None)
+        self._errors, self._failed = [], 0
+        yield Chunk(number, rows, values, verdict, flight)
 
     def rows(self) -> tuple[Rows, Verdict]:
         """Return all rows; those that are not computed are missing."""
-        done, ok = self._done, self._ok
+        done, ok = self._states != RowState.WAITING, self._ok
         if ok is None:  # without failures it takes no memory
             ok = np.broadcast_to(np.True_, (len(done),))
         verdict = Verdict(ok, joined(self._errors), failed=self._failed)
@@ -156,9 +155,10 @@ class Buffer:
     def saved(self) -> Flight:
         """Return the points in flight, with what this buffer adds."""
         assert self.in_flight is not None
-        flight, waiting = self.in_flight(), self._done & ~self._handed
+        flight, waiting = self.in_flight(), self._states == RowState.FINISHED
         ok = np.ones(len(waiting), bool) if self._ok is None else self._ok
-        added = [self._handed, waiting, ok, *(leaf[waiting] for leaf in self.values)]
+        handed = self._states == RowState.HANDED
+        added = [handed, waiting, ok, *(leaf[waiting] for leaf in self.values)]
         errors = {text: at.tolist() for text, at in joined(self._errors).items()}
         failed = [*flight.entries.get("failed", []), errors]
         count = waiting.sum()
@@ -173,7 +173,8 @@ class Buffer:
         """Take what `saved` has added, and return the rest."""
         *buffers, (handed, waiting, ok, *values) = flight.buffers
         *failed, errors = flight.entries["failed"]
-        self._handed, self._done = handed, handed | waiting
+        self._states[waiting] = RowState.FINISHED
+        self._states[handed] = RowState.HANDED
         for into, leaf in zip(self.values, values, strict=True):
             into[waiting] = leaf
         if errors:

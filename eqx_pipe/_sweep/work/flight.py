@@ -3,9 +3,11 @@
 A flight has three forms. `Begun` is on the devices: a batch between two calls of a
 program that may stop inside of its loops. `Flight` is on the host, a value: what a
 `Begun` saves, with the rows that wait for it. A file beside the chunks of a store has
-the bytes of a `Flight` (`flights.py`).
+the bytes of a `Flight` (`flights.py`). `RowState` and `FileState` are the states of
+rows and of files: who moves them on, and what is on disk then.
 """
 
+import enum
 import itertools as it
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,6 +22,41 @@ from ..program.in_steps import BATCH, BUDGET
 from ..program.layout import COUNT, Arguments
 from ..program.runner import Runner, Saved, by_device, fresh_lanes, selecting
 from ..program.select import Selected
+
+
+class RowState(enum.IntEnum):
+    """The state of a row in a call, which only rises; a `Buffer` has that of each."""
+
+    WAITING = 0
+    """Not computed, or in flight in a `Begun`: then a store may have a flight of it.
+
+    `PointRows` and `Groups` move it on by `Buffer.finish` after a device call, also if
+    its points failed (`Buffer.fail`).
+    """
+    FINISHED = 1
+    """Computed, in memory; a flight that is saved now has its values, too.
+
+    `Buffer.part` moves it on, when the watch asks for what is finished, or at the end.
+    """
+    HANDED = 2
+    """Handed over in a `Chunk`; a sink writes it before the flight of that chunk."""
+
+
+class FileState(enum.Enum):
+    """The state of the flight of a chunk in a store; `Flights` moves it on."""
+
+    ABSENT = enum.auto()
+    """No file: missing rows begin. `Flights.keep` makes it `SAVED`."""
+    SAVED = enum.auto()
+    """A file of this call: `Flights.get` returns it, unless rows that it has handed
+    over are missing, and `Flights.keep` replaces it.
+
+    When the chunk is complete, `Flights.keep` or `Flights.tidy` remove it.
+    """
+    FOREIGN = enum.auto()
+    """A file of other devices, versions or batches only: missing rows begin, and the
+    file stays for a call that can go on, until the chunk is complete.
+    """
 
 
 class Flight(NamedTuple):

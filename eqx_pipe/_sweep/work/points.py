@@ -1,48 +1,29 @@
-"""The points of a sweep as work: traced, with a batch size, ready to be computed.
+"""The points of a sweep: traced, in batches of a size that fits, with their programs.
 
 Most sweeps have one case. Sweeps with `Static` axes have a case for each combination of
-static values: the function is traced once for each, and the outputs of all cases are
-compared before anything is computed.
+static values, with a trace and a program of its own.
 """
 
 import contextlib
 import dataclasses
 import functools as ft
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Float, Int64, UInt32
+from jaxtyping import UInt32
 
 from ..._compiled import bytes_of_program
-from ..._errors import MissingKeyError, SweepError, log_once, value_error
-from ..._jaxprs import Literals, Split, arguments_of, literals_of, settled
-from ..._run import (
-    TooLarge,
-    Watch,
-    clock,
-    differs,
-    does_not_fit,
-    error_text,
-    failed_point,
-    put,
-    quiet,
-    search,
-)
+from ..._jaxprs import Literals, Split, arguments_of, literals_of
+from ..._run import TooLarge, differs, does_not_fit, put, quiet, search
 from ..._spaces import Geometry, Space, is_axis
 from ..._tree import as_keys
 from ..._types import Device, Key, PyTree
-from ..._vmap import (
-    all_busy,
-    choose_batch_size,
-    largest_that_fits,
-    may_not_fit,
-    warn_if_it_may_hang,
-)
+from ..._vmap import all_busy, largest_that_fits, may_not_fit
 from ..program.in_steps import batched_in, state_of
 from ..program.layout import (
     CHUNK_BYTES,
@@ -56,34 +37,14 @@ from ..program.layout import (
 from ..program.runner import Programs, Runner
 from ..program.select import ByOffset, ByTable, Selected
 from ..program.whole import point_lane
-from ..trace.cases import (
-    Case,
-    StaticValues,
-    case_numbers,
-    cases_of,
-    check_agree,
-    naming,
-    points_of_a_case,
-    static_values_of,
-)
-from ..trace.kept import kept
-from ..trace.trace import Traced, abstract, arrays_of, check_concrete, trace
-from .buffer import Asked, Buffer, Rows, clear, whole
-from .flight import Begun, Flight
-from .order import lines, may_wait, order_of, ranks
-from .work import Work
-
-_LISTED_AT_ONCE = 2**22
-"""The maximum number of points sorted into cases at once; each takes about 30 bytes."""
-
-# Offsets within a call have 32 bits, with room for a tail of one batch more. Batches of
-# some thousands are no slower than larger ones.
-_AT_ONCE = 2**30
+from ..trace.cases import Case, StaticValues, points_of_a_case, static_values_of
+from ..trace.trace import Traced, abstract, arrays_of, check_concrete
+from .buffer import Rows
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Points(Work):
-    """Points that are ready to be computed: rows of a sweep, or the inputs of rows.
+class Points:
+    """A function at the points of a space, traced and in batches of a size.
 
     An automatic `batch_size` (`adapts`) is halved if memory does not suffice; `wanted`
     is the size without regard to memory. If `literal`, small arrays that the function
@@ -112,7 +73,6 @@ class Points(Work):
     wanted: int = 0
     literal: bool = False
     function: str = "sweep"
-    reducers: ClassVar[None] = None
     programs: Programs = dataclasses.field(default_factory=Programs)
     placed: dict[Any, Any] = dataclasses.field(default_factory=dict)
     key_digits: tuple[UInt32[np.ndarray, "_positions"], ...] = ()
@@ -140,15 +100,6 @@ class Points(Work):
         """Return the same points, whose keys are folded with other digits."""
         return dataclasses.replace(self, key_digits=digits, placed={})
 
-    def with_points(self, points: "Points") -> "Points":
-        """Return other points."""
-        return points
-
-    @property
-    def points(self) -> "Points":
-        """The points themselves."""
-        return self
-
     @property
     def size(self) -> int:
         """The number of points."""
@@ -158,6 +109,11 @@ class Points(Work):
     def row(self) -> list[jax.ShapeDtypeStruct]:
         """The shape and dtype of each leaf of an output; PRNG keys are raw data."""
         return self.traced[0].stored
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of the output at a point in bytes, at least 1."""
+        return max(1, nbytes(self.row))
 
     @property
     def outputs(self) -> PyTree:
@@ -190,179 +146,25 @@ class Points(Work):
         leaves = list(map(as_keys, rows, first.outputs))
         return jtu.tree_unflatten(first.structure, leaves)
 
-    def span(self, first: int, last: int) -> tuple[int, int]:
-        """Return the range of points of a range of rows, which is the same."""
-        return first, last
-
-    def _calls(self, buffer: Buffer, watch: Watch) -> Iterator[tuple[int, int]]:
-        index, costs = buffer.index, buffer.asked.costs
-        order = buffer.order = self._order(watch)
-        if buffer.resumed is not None and buffer.resumed.entries["order"] != order:
-            buffer.resumed = None
-        if isinstance(index, range) and not self._listed and order is None:
-            points = ByOffset(self.geometry.start + index.start)
-            yield from self._in_batches((0, 0), points, len(index), buffer, watch)
-            return
-        most = _LISTED_AT_ONCE if costs is None else max(1, len(index))
-        for first in range(0, len(index), most):
-            listed = np.asarray(index[first : first + most], np.int64)
-            if order is not None:
-                costs = ranks(self.geometry.lengths, order, listed)
-            yield from self._cases(listed, first, costs, buffer, watch)
-
-    def _order(self, watch: Watch) -> list[int] | None:
-        """Return the dims of the grid, the fastest last, or `None` as written."""
-        first, grid = self.traced[0], self.geometry.lengths
-        is_part = self._listed or self.geometry.is_part
-        if is_part or not self.turns or self.batch_size == 1:
-            return None
-        if "order" not in self.placed and may_wait(first, grid):
-            watch.compile()
-            index, order = lines(grid), None
-            changed: dict[str, Any] = {"traced": [first.counting], "placed": {}}
-            changed |= {"ordered": True, "isolated": False, "programs": Programs()}
-            counting = dataclasses.replace(self, **changed, most=index.size)
-            asked = Asked(0, 0, index.size, index.ravel())
-            with contextlib.suppress(SweepError, FloatingPointError):
-                parts = counting.compute(asked, Watch(None, watch.stopping))
-                values, verdict = whole(parts)
-                if verdict.missing is not None:
-                    return None  # it was stopped
-                order = order_of(grid, values[-2].reshape(index.shape))
-            self.placed["order"] = order
-        return self.placed.get("order")
-
-    def _cases(
+    def failures(
         self,
-        index: Int64[np.ndarray, " points"],
+        compute: Callable[[int, int], Exception | None],
         first: int,
-        costs: Float[np.ndarray, " rows"] | None,
-        buffer: Buffer,
-        watch: Watch,
-    ) -> Iterator[tuple[int, int]]:
-        """Compute points case by case; `first` is the row of the first of them."""
-        numbers = case_numbers(self.geometry, self.static_values, index)
-        for case, error in self.broken:
-            rows = np.flatnonzero(numbers == case.number)
-            if len(rows) and buffer.resumed is None:
-                self._clear(buffer, first + rows, error)
-                buffer.finish(first + rows)
-                yield len(rows), len(rows)
-        for k, case in enumerate(self.cases):
-            rows = np.flatnonzero(numbers == case.number)
-            if costs is not None:  # ties in order, NaN last
-                rows = rows[np.argsort(costs[rows], kind="stable")]
-            if len(rows):
-                points = ByTable(self.geometry, index[rows], first + rows)
-                yield from self._in_batches(
-                    (first, k), points, len(rows), buffer, watch
-                )
-
-    def _in_batches(
-        self,
-        which: tuple[int, int],
-        points: Selected,
         count: int,
-        buffer: Buffer,
-        watch: Watch,
-    ) -> Iterator[tuple[int, int]]:
-        """Compute points of a case, in batches for which there is enough memory.
+        size: int,
+    ) -> list[tuple[int, Exception]]:
+        """Compute rows of a program, and return those that fail, with their errors.
 
-        `which` has the slice of the rows and the case.
+        Unless failures are isolated, it returns the first one, and raises a
+        `SweepError` if no row fails alone; `size` is the number of points for it.
         """
-        done, k, resumed = 0, which[1], buffer.resumed
-        if resumed is not None:
-            if resumed.call[:2] != which:
-                return  # they were finished before
-            done, buffer.resumed = resumed.call[2], None
-        while done < count and not watch.stopping():
-            try:
-                watch.compile()
-                runner, args = self._runner(k, points)
-                watch.begin()
-                if watch.stopping():
-                    return
-                layout = runner.layout
-                across = layout.batch_size * len(layout.devices)
-                batches = layout.capacity
-                if runner.split is None and (watch.paced or runner.may_stop):
-                    batches = min(batches, runner.pace.steps)
-                now = min(count - done, across * batches)
-                if runner.split is not None:
-                    call = points, buffer.values, which, done, now
-                    begun = Begun(runner, args, *call)
-                    if resumed is not None:
-                        begun.resume(resumed)
-                    resumed = None
-                    yield from self._in_steps(begun, buffer, watch)
-                    done += now
-                    continue
-                compute = ft.partial(runner.compute, args, points, buffer.values)
-                before = clock()
-                with quiet():
-                    error = compute(done, now)
-                    failures = []
-                    if error is not None:
-                        failures = search(compute, done, now, not self.isolated)
-                        if not (failures or self.isolated):
-                            raise differs(self.function, now)
-            except TooLarge as error:
-                # What is finished stays; the next round makes a smaller program.
-                self.halve(error)
-                continue
-            runner.pace.record(-(-now // across), clock() - before, watch.call_seconds)
-            self._mark(failures, points, buffer)
-            buffer.finish(points.rows(done, done + now))
-            done += now
-            if watch.whole:
-                # Finished rows wait in the buffer, so a kill must find them in a flight
-                # even if no point is inside of a batch.
-                between = Flight((*which, done, 0), self.largest_batch)
-                buffer.in_flight = lambda flight=between: flight
-            yield now, len(failures)
-
-    def _in_steps(
-        self, begun: Begun, buffer: Buffer, watch: Watch
-    ) -> Iterator[tuple[int, int]]:
-        """Compute points by a program that may stop inside of a batch."""
-        while not begun.ended and not watch.stopping():
-            failures: list[tuple[int, Exception]] | None = []
-            with quiet():
-                if begun.advance(watch.call_seconds) is not None:
-                    failures = begun.isolate(only_first=not self.isolated)
-            if failures is None:
-                raise differs(self.function, begun.count)
-            self._mark(failures, begun.points, buffer)
-            buffer.finish(begun.rows(begun.finished))
-            keeps = watch.hands_over and (watch.whole or not begun.ended)
-            buffer.in_flight = begun.flight if keeps else None
-            watch.bar.inside(*begun.progress())
-            yield len(begun.finished), len(failures)
-
-    def _mark(
-        self,
-        failures: Sequence[tuple[int, Exception]],
-        points: Selected,
-        buffer: Buffer,
-    ) -> None:
-        """Record that points failed, and clear their rows.
-
-        Unless failures are isolated, raises a `SweepError` that names the first one, or
-        a `FloatingPointError` under `jax_debug_nans`.
-        """
-        for at, error in failures:
-            rows = np.arange(len(buffer.index))[points.rows(at, at + 1)]
-            if not self.isolated:
-                i = self.geometry.index_as_written(int(buffer.index[int(rows[0])]))
-                raise failed_point(self.function, i, error) from error
-            self._clear(buffer, rows, error_text(error))
-
-    def _clear(
-        self, buffer: Buffer, rows: Int64[np.ndarray, " failed"], text: str
-    ) -> None:
-        clear(buffer.values, rows)
-        numbers = np.asarray(buffer.index, np.int64)[rows]
-        buffer.fail(rows, {text: numbers}, len(rows))
+        with quiet():
+            if compute(first, count) is None:
+                return []
+            failures = search(compute, first, count, only_first=not self.isolated)
+        if not (failures or self.isolated):
+            raise differs(self.function, size)
+        return failures
 
     def halve(self, error: TooLarge, *sizes: int) -> None:
         """Continue with half the batch size, or with the largest of some `sizes`.
@@ -395,7 +197,7 @@ class Points(Work):
         for k, split in enumerate(self._splits):
             if split is None:
                 continue
-            layout = self._layout(k, self.largest_batch, self._listed)
+            layout = self._layout(k, self.largest_batch, self.are_listed)
             args = jtu.tree_map(abstract, self.arguments(k, layout))
             state = state_of(split, layout, batched_in(split, layout, args))
             flights.append((nbytes(state), split.steps))
@@ -403,11 +205,12 @@ class Points(Work):
         return None if largest is None else (largest[1], largest[0])
 
     @property
-    def _listed(self) -> bool:
+    def are_listed(self) -> bool:
+        """True if a program is given the points in a table."""
         geometry = self.geometry
         return self.ordered or bool(geometry.static_dims) or geometry.rows is not None
 
-    def _runner(self, k: int, selected: Selected) -> tuple[Runner, Arguments]:
+    def runner(self, k: int, selected: Selected) -> tuple[Runner, Arguments]:
         """Return the program for some points of a case, and its arguments."""
         listed, size = isinstance(selected, ByTable), self.largest_batch
         args = self.on_devices(
@@ -435,9 +238,9 @@ class Points(Work):
         """
         some = np.zeros(1, np.int64)
         selected: Selected = ByOffset(self.geometry.start)
-        if self._listed:
+        if self.are_listed:
             selected = ByTable(self.geometry, some, some)
-        layout = self._layout(k, self.largest_batch, self._listed)
+        layout = self._layout(k, self.largest_batch, self.are_listed)
         return self._made(k, selected, self.arguments(k, layout), probe).kernel
 
     def fitted(self, probes: int = 1) -> "Points":
@@ -536,118 +339,3 @@ class Points(Work):
             dealt=listed or found.waits or found.refilled or found.kernels,
             unsplit=all_busy(self.devices, -(-most // batch_size)),
         )
-
-
-def prepare(
-    fn: Callable[..., Any],
-    space: Space,
-    key: Key | None,
-    batch_size: Any,
-    devices: tuple[Device, ...],
-    *,
-    ordered: bool = False,
-    shares: int = 1,
-    isolated: bool = False,
-    counting: bool = False,
-    function: str = "sweep",
-    detached: bool = False,
-    lasting: bool = False,
-) -> Points:
-    """Trace a function on a space, for each combination of static values.
-
-    A trace of an earlier call is used if it would be the same (`kept.py`). An
-    automatic batch size is chosen for one of `shares` processes. If failures are
-    `isolated`, static values for which tracing the function raises are recorded. With
-    `counting`, outputs are `(output, needed, executed)`, with the steps of loops. If
-    traces are `detached`, they copy the NumPy arrays of the function. A `lasting` sweep
-    may be continued in another process, which computes the same bits.
-    """
-    geometry = space.geometry
-    options = function, isolated, counting, detached
-    make = ft.partial(_traced, fn, space, key, geometry, *options)
-    cases, traced, broken = kept(fn, space, key, options, make)
-    check_concrete(function, [*arrays_of(geometry, space.key), key])
-    adapts, wanted = batch_size == "auto", 0
-    if adapts and any(each.has_effects for each in traced):
-        batch_size = 1  # without padding that repeats a point, or lanes that wait
-    elif adapts:
-        choose = ft.partial(choose_batch_size, devices=devices, alike=ordered)
-        pairs = [
-            (each.analysis, max(1, -(-case.size // shares)))
-            for each, case in zip(traced, cases, strict=True)
-        ]
-        reserved = CHUNK_BYTES // len(devices)
-        batch_size = min(choose(each, n, reserved=reserved) for each, n in pairs)
-        wanted = min(choose(each, n, reserved=None) for each, n in pairs)
-    batch_size = min(int(batch_size), max(1, *(case.size for case in cases)))
-    if batch_size > (most := _AT_ONCE // len(devices)):
-        raise value_error(
-            function,
-            f"`batch_size` is {batch_size} on {len(devices)} devices.",
-            f"Offsets in a batch have 32 bits: give at most {most}. Batches of some "
-            "thousands are no slower.",
-        )
-    for each in traced:
-        warn_if_it_may_hang(batch_size, each.analysis.linalg_limit, devices)
-    # What a process has computed before must not change the program of a lasting sweep.
-    literal = settled([each.fingerprint for each in traced]) or lasting
-    points = Points(
-        space=space,
-        geometry=geometry,
-        key=key,
-        cases=cases,
-        traced=traced,
-        batch_size=batch_size,
-        devices=devices,
-        ordered=ordered,
-        most=geometry.size,
-        isolated=isolated,
-        broken=broken,
-        adapts=adapts,
-        wanted=wanted,
-        literal=literal,
-        function=function,
-    )
-    return points if function == "plan" else points.fitted()
-
-
-def _traced(
-    fn: Callable[..., Any],
-    space: Space,
-    key: Key | None,
-    geometry: Geometry,
-    function: str,
-    isolated: bool,
-    counting: bool,
-    detached: bool,
-) -> tuple[list[Case], list[Traced], tuple[tuple[Case, str], ...]]:
-    """Return the cases with their traces, and the cases that raised with their errors.
-
-    Raises the error of the function unless it is isolated and other cases remain.
-    """
-    cases, traced, broken = [], [], []
-    for case in cases_of(geometry):
-        try:
-            with naming(case):
-                made = trace(function, fn, space, key, case.plain, geometry)
-        except MissingKeyError:
-            raise
-        except Exception as error:
-            broken.append((case, error, error_text(error)))
-            if not isolated:
-                raise
-            continue
-        cases.append(case)
-        traced.append(made)
-    if not cases:
-        raise broken[0][1]
-    for case, _, what in broken:
-        text = "eqx_pipe.sweep: `fn` fails for `%s`, which is left out: %s."
-        log_once(f"{case.name}: {what}", text, case.name, what)
-    outputs = [jtu.tree_unflatten(each.structure, each.outputs) for each in traced]
-    check_agree(function, cases, outputs)
-    if counting:
-        traced = [each.counting for each in traced]
-    if detached:
-        traced = [each.detached() for each in traced]
-    return cases, traced, tuple((case, what) for case, _, what in broken)

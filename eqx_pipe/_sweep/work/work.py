@@ -5,48 +5,90 @@ Sinks keep rows and workers return them, and neither depends on the kind of work
 """
 
 import abc
+import dataclasses
+import functools as ft
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import jax
 import numpy as np
 
 from ..._errors import value_error
 from ..._files import memory_bytes
+from ..._reduce import ReducerTree
 from ..._run import Stopped, Watch
 from ..._spaces import Space
 from ..._types import Key, PyTree
 from ..program.layout import CHUNK_BYTES, nbytes
 from .buffer import Asked, Buffer, Chunk, Rows
 from .flight import Flight
+from .points import Points
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Work(abc.ABC):
-    """The rows of a sweep as a value: `size` rows, computed from `points`.
+    """The rows of a sweep as a value: `each` points make a row.
 
-    There are two kinds. Points are rows themselves. A group of points is a row that has
-    their reduction: a cell of a sweep over some dims, or a block, whose row has states
-    that are merged with those of other blocks.
+    The rows are the outputs at `points` themselves, or what `reducers` make of them: a
+    cell has the result of a sweep over some dims, and a block of points has states that
+    are merged with those of other blocks.
     """
 
-    function: str
-    """The public function that was called, for messages."""
-    points: Any
-    reducers: Any
-    """The reducers of groups; `None` for points."""
-    size: int
-    outputs: Any
-    """The shapes and dtypes of the outputs of a row, as a pytree."""
-    unit: int
-    """The number of rows that fill the lanes of all devices."""
-    is_merged: bool = False
+    points: Points
+    reducers: ReducerTree | None
+    each: int
+    is_merged: ClassVar[bool] = False
     """True if all rows are merged to one result."""
+
+    @property
+    def size(self) -> int:
+        """The number of rows."""
+        return -(-self.points.size // self.each)
+
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """Return the half-open range of the points of a range of rows."""
+        return first * self.each, min(last * self.each, self.points.size)
 
     @property
     def in_memory(self) -> int:
         """The number of rows of a chunk that is kept in memory."""
         return max(1, self.size)
+
+    def at(self, space: Space, key: Key | None) -> Self:
+        """Return the same work for another space of the same structure."""
+        return dataclasses.replace(self, points=self.points.at(space, key))
+
+    def with_points(self, points: Points) -> "Work":
+        """Return the same work on other points, such as in batches of another size."""
+        return dataclasses.replace(self, points=points)
+
+    def with_most(self, most: int) -> "Work":
+        """Return the same work for calls of at most `most` rows."""
+        return self
+
+    @property
+    @abc.abstractmethod
+    def unit(self) -> int:
+        """The number of rows that fill the lanes of all devices."""
+
+    @ft.cached_property
+    @abc.abstractmethod
+    def outputs(self) -> Any:
+        """The shapes and dtypes of the outputs of a row, as a pytree."""
+
+    @property
+    @abc.abstractmethod
+    def row(self) -> list[jax.ShapeDtypeStruct]:
+        """The shape and dtype of each leaf of a row."""
+
+    @abc.abstractmethod
+    def unflatten(self, rows: Rows) -> PyTree:
+        """Return the outputs of some rows as the user gets them."""
+
+    @abc.abstractmethod
+    def _calls(self, buffer: Buffer, watch: Watch) -> Iterator[tuple[int, int]]:
+        """Fill a buffer; yield the points of each device call, and how many failed."""
 
     def compute(
         self, asked: Asked, watch: Watch, resumed: Flight | None = None
@@ -67,15 +109,6 @@ class Work(abc.ABC):
             if not watch.stopping():  # another sweep was to be stopped
                 raise
         yield from buffer.part(watch.whole)
-
-    @abc.abstractmethod
-    def _calls(self, buffer: Buffer, watch: Watch) -> Iterator[tuple[int, int]]:
-        """Fill a buffer; yield the points of each device call, and how many failed."""
-
-    @property
-    @abc.abstractmethod
-    def row(self) -> list[jax.ShapeDtypeStruct]:
-        """The shape and dtype of each leaf of a row."""
 
     @property
     def row_bytes(self) -> int:
@@ -98,29 +131,9 @@ class Work(abc.ABC):
             return [np.empty((size, *leaf.shape), leaf.dtype) for leaf in self.row]
         except (MemoryError, ValueError) as error:  # more than NumPy can count
             raise value_error(
-                self.function,
+                self.points.function,
                 f"the values of {size:,} points take {needed / 2**30:,.0f} GiB, and "
                 f"this process may use {memory / 2**30:,.0f} GiB of memory.",
                 "Keep less of them: a reduction by `reduce=`, or values on disk by "
                 '`store="runs.zarr"`; or sweep over a part of the space, `space[a:b]`.',
             ) from error
-
-    @abc.abstractmethod
-    def unflatten(self, rows: Rows) -> PyTree:
-        """Return the outputs of some rows as the user gets them."""
-
-    @abc.abstractmethod
-    def span(self, first: int, last: int) -> tuple[int, int]:
-        """Return the half-open range of the points of a range of rows."""
-
-    @abc.abstractmethod
-    def at(self, space: Space, key: Key | None) -> "Work":
-        """Return the same work for another space of the same structure."""
-
-    @abc.abstractmethod
-    def with_points(self, points: Any) -> "Work":
-        """Return the same work on other points, such as in batches of another size."""
-
-    @abc.abstractmethod
-    def with_most(self, most: int) -> "Work":
-        """Return the same work for calls of at most `most` rows."""

@@ -57,7 +57,7 @@ from ..._stage import (
     wants_key,
 )
 from ..._tree import is_key_array, join_path, leaf_text, leaves_with_names
-from ..._types import Key, PyTree, StageLike
+from ..._types import AnyJaxpr, Key, PyTree, StageLike
 from .derivative import derivative_law, finite_law
 from .law import (
     FIRST_ONLY,
@@ -279,7 +279,7 @@ def _outline(programs: Programs) -> list[Any]:
 _COMPILED_ANEW = (None, "scan", "while", "branches", "other", "callback")
 
 
-def _compiles_anew(jaxpr: Any) -> bool:
+def _compiles_anew(jaxpr: AnyJaxpr) -> bool:
     """Return whether a loop or branch is outside `jit`."""
     return any(
         kind(eqn) in _COMPILED_ANEW
@@ -541,7 +541,7 @@ class _Draws(Flow):
 _COPIES = ("broadcast_in_dim", "gather", "reshape", "squeeze", "transpose")
 
 
-def _drawn_copies(jaxpr: Any) -> list[Equation]:
+def _drawn_copies(jaxpr: AnyJaxpr) -> list[Equation]:
     """Return the equations that copy a key, such as to broadcast it, if copies draw.
 
     JAX takes an array of keys for several keys. Copies are marked by their equation. A
@@ -585,7 +585,7 @@ def _is_choice(eqn: Equation) -> bool:
     return kind(eqn) == "branches" and eqn.primitive.name != "cond"
 
 
-def _with_same_keys(jaxpr: Any) -> Callable[..., list[Any]]:
+def _with_same_keys(jaxpr: AnyJaxpr) -> Callable[..., list[Any]]:
     """Return a program in which keys that are computed alike are one key.
 
     JAX does not know that equal numbers folded into a key make the same key, nor
@@ -612,7 +612,7 @@ def _with_same_keys(jaxpr: Any) -> Callable[..., list[Any]]:
     return lambda *inputs: interpret(jaxpr, inputs, rule)
 
 
-def _selects(jaxpr: Any) -> bool:
+def _selects(jaxpr: AnyJaxpr) -> bool:
     """Return whether an operation selects between values of different draws."""
     numbers, selections = it.count(), []
     nothing: frozenset[int] = frozenset()
@@ -750,7 +750,9 @@ def _forms_of(programs: Programs) -> dict[str, Any]:
     return {programs.out_names[i]: avals[i] for i in programs.inexact}
 
 
-def _lines(program: Any, dtype: np.dtype, outer: Lines = (("", 0),)) -> Iterator[Lines]:
+def _lines(
+    program: AnyJaxpr, dtype: np.dtype, outer: Lines = (("", 0),)
+) -> Iterator[Lines]:
     """Yield the lines that convert to wider numbers, each with those around it.
 
     A nested `jit` of a JAX function has the lines of its call.

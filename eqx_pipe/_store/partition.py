@@ -8,7 +8,7 @@ A gap is a half-open range of points with one status, missing or failed: its fir
 point, its end and the status. Gaps are in order and do not overlap; they need little
 memory if there are few.
 
-How a chunk is written is in `store.py` (`Store.commit`), by the rules of `fill.py`.
+How a chunk is written is in `commit.py`, by the rules of `fill.py`.
 """
 
 import dataclasses

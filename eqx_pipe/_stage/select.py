@@ -1,6 +1,6 @@
 """Parts, stages and leaves of a pipeline by path, patterns of paths, and `replace`.
 
-`locate` (`_errors.py`) adds the path of a stage to an error.
+The path in an error is in `error_path.py`.
 """
 
 import functools as ft
