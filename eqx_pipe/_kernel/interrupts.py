@@ -40,9 +40,6 @@ _PATIENCE = 1.0
 _SILENCE = 30.0
 """The seconds without kernels after which Python is not expected to handle a signal."""
 
-_MARK = bytes(1)
-"""It follows the signals from before in the pipe; signals have other numbers."""
-
 
 class Shared(ctypes.Structure):
     """The memory that kernels share with this module.
@@ -64,7 +61,6 @@ class Call:
 
 
 _shared = Shared()
-_past = threading.Event()
 _lock = threading.RLock()
 _current: contextvars.ContextVar[Call | None] = contextvars.ContextVar("call")
 _named = LRUCache(256)
@@ -77,8 +73,8 @@ _handled, _changed, _seen = 0.0, 0.0, 0
 """When Python handled the last signal, and when the number of calls last changed."""
 _unready: list[Any] = []
 """The arrays that were being computed when the last signal came."""
-_own = -1
-"""The end of a pipe that Python writes to; -1 before the first kernel."""
+_reader, _own = -1, -1
+"""The ends of a pipe to which Python writes; -1 before the first kernel."""
 _former: tuple[int, tuple[int, int]] | None = None
 """The descriptor that had its place, and the file that it stood for."""
 
@@ -101,15 +97,15 @@ def watch(create: bool = True) -> int:
     threads than the main one, Python allows no change. Without `create` nothing happens
     before the first kernel.
     """
-    global _own, _former
+    global _reader, _own, _former
     # Windows has no pipes that do not block: there kernels run to their end.
     if not _is_main() or os.name == "nt" or (_own == -1 and not create):
         return -1
     if _own == -1:
-        reader, _own = os.pipe()
+        _reader, _own = os.pipe()
         os.set_blocking(_own, False)
         name = "eqx_pipe signals"
-        threading.Thread(target=_listen, args=[reader], name=name, daemon=True).start()
+        threading.Thread(target=_listen, name=name, daemon=True).start()
     before = signal.set_wakeup_fd(_own, warn_on_full_buffer=False)
     if before != _own:
         file = _file_of(before)
@@ -126,7 +122,6 @@ def stopping_at(signals: Iterable[int] | None, name: str = "") -> Iterator[Call]
     """
     global _signals
     before, kept = watch(create=False), _signals
-    _read_past()
     call = _named.setdefault(name, Call()) if name else Call()
     if not call.stopped:
         _outwait()
@@ -175,50 +170,47 @@ def _is_main() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def _read_past() -> None:
-    """Wait until the signals from before have been read."""
-    if _own != -1 and _is_main():
-        _past.clear()
-        os.write(_own, _MARK)
-        _past.wait(_PATIENCE)
+def _waits(seconds: float | None = 0.0) -> bool:
+    """Return whether a signal has not been read, or comes within some seconds."""
+    poll = select.poll()
+    poll.register(_reader, select.POLLIN)
+    return bool(poll.poll(None if seconds is None else 1000 * seconds))
 
 
 def _outwait() -> None:
     """Wait until kernels from before have stopped; then let new ones run."""
-    call = _current.get(None)
-    if not _shared.stop or (call is not None and call.stopped):
+    call, until = _current.get(None), time.monotonic() + _PATIENCE
+    if _own == -1 or (call is not None and call.stopped):
         return
-    _read_past()
-    if _is_main():
-        _handle(None)
-    until = time.monotonic() + _PATIENCE
-    while _shared.stop and time.monotonic() < until:
+    while time.monotonic() < until:
+        with _lock:
+            if not (_shared.stop or _waits()):
+                return
+        if _is_main():
+            _handle(None)
         time.sleep(_LOOK / 10)
     if _shared.stop:
         _release(at_once=True)
 
 
-def _listen(reader: int) -> None:
+def _listen() -> None:
     global _handled, _changed, _unready
-    poll = select.poll()
-    poll.register(reader, select.POLLIN)
     while True:
-        if _shared.stop and not poll.poll(1000 * _LOOK):
+        if not _waits(_LOOK if _shared.stop else None):
             _release()
             continue
-        numbers = os.read(reader, 4096)
-        if not _signals.isdisjoint(numbers):
-            with _lock:
+        with _lock:  # nobody sees that they are read, and not what follows
+            numbers = os.read(_reader, 4096)
+            stops = not _signals.isdisjoint(numbers)
+            if stops:
                 _shared.stop, _handled, _changed = 1, math.inf, time.monotonic()
                 for call in (*_calls, *_computing):
                     call.stopped = True
+        if stops:
             # The main thread calls it when it runs Python again.
             ctypes.pythonapi.Py_AddPendingCall(_handle, None)
             _unready = jax.live_arrays("cpu")
-        if _MARK in numbers:
-            _past.set()
-        numbers = numbers.replace(_MARK, b"")
-        if numbers and _former is not None and _file_of(_former[0]) == _former[1]:
+        if _former is not None and _file_of(_former[0]) == _former[1]:
             with contextlib.suppress(OSError):
                 os.write(_former[0], numbers)
 
