@@ -23,16 +23,19 @@ from jax.extend.core import Primitive
 from jax.extend.core.primitives import jit_p
 from jax.interpreters import ad, batching, mlir
 
+from .._cache import PROGRAMS
 from .._captured import named
 from .._check import check_bool, check_callable
 from .._jaxprs import (
     Entry,
     Equation,
+    array_text,
     as_function,
     bodies,
     effects,
     equations,
     evaluate,
+    fingerprint_of,
     open_jaxpr,
     register,
     trace,
@@ -215,7 +218,16 @@ def _run(*args: Any, **params: Any) -> list[Any]:
     config: Any = jax.config
     if config.jax_debug_nans or config.jax_debug_infs:
         return jax.jit(lambda *args: _plain(*args, **params))(*args)
-    return jax.jit(lambda *args: _bind(args, **params))(*args)
+    # Each call traces the function again, so programs are found by what they compute.
+    program = fingerprint_of(params["jaxpr"])
+    options = (params[name] for name in ("own", "size", "strict"))
+    positions = map(array_text, program.constants)
+    key = kernel_p.name, program.key, *positions, *options
+    kept, run = PROGRAMS.get(key) or (program, None)
+    if run is None or not kept.still_valid():
+        run = jax.jit(lambda *args: _bind(args, **params))
+        PROGRAMS.put(key, (program.without_constants(), run))
+    return run(*args)
 
 
 def _batch(
