@@ -14,6 +14,7 @@ from .fingerprint import key_of as key_of
 from .fingerprint import text_of as text_of
 from .jaxpr import Equation as Equation
 from .jaxpr import as_function as as_function
+from .jaxpr import by_jaxpr as by_jaxpr
 from .jaxpr import draws_together as draws_together
 from .jaxpr import effects as effects
 from .jaxpr import equations as equations

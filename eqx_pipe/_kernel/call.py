@@ -12,10 +12,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
 from jax.core import ShapedArray
 from jax.experimental.key_reuse._core import key_reuse_signatures
@@ -32,6 +30,7 @@ from .._jaxprs import (
     array_text,
     as_function,
     bodies,
+    by_jaxpr,
     effects,
     equations,
     evaluate,
@@ -123,26 +122,10 @@ def _call(
     if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
         return fn(*args, **kwargs)  # Python loops: a debugger stops inside
     interrupts.begin()
-    arrays, static = eqx.partition((args, kwargs), eqx.is_array)
-    leaves, structure = jtu.tree_flatten(arrays)
-    outputs: Any = None
-
-    def flat(*leaves: Any) -> list[Any]:
-        nonlocal outputs
-        given = jtu.tree_unflatten(structure, leaves)
-        args, kwargs = eqx.combine(given, static)
-        out, others = eqx.partition(fn(*args, **kwargs), eqx.is_array)
-        out, tree = jtu.tree_flatten(out)
-        outputs = tree, others
-        return out
-
-    jaxpr = trace(flat, *leaves)
-    tree, others = outputs
-    out = _evaluate(jaxpr, leaves, strict)
-    return eqx.combine(jtu.tree_unflatten(tree, out), others)
+    return by_jaxpr(ft.partial(_evaluate, strict), fn, args, kwargs)
 
 
-def _evaluate(jaxpr: ClosedJaxpr, args: list[Any], strict: bool) -> list[Any]:
+def _evaluate(strict: bool, jaxpr: ClosedJaxpr, args: list[Any]) -> list[Any]:
     """Return the outputs of a kernel, whose derivatives are those of the function.
 
     Arrays that the function closes over are operands, so their values are not part of
