@@ -4,6 +4,7 @@ from .evaluate import Bodies as Bodies
 from .evaluate import Body as Body
 from .evaluate import evaluate as evaluate
 from .evaluate import remade as remade
+from .evaluate import scan_of as scan_of
 from .evaluate import stepped as stepped
 from .fingerprint import UNSURE as UNSURE
 from .fingerprint import Fingerprint as Fingerprint
