@@ -84,8 +84,8 @@ def kernel(
     - Under `vmap`, `ImportError` without llvmlite, and `ValueError` if `fn` uses what
       kernels do not support, with the primitive and the line, or is too long.
 
-    `equinox.error_if` raises as usual. Ctrl-C stops a kernel in the middle, and a sweep
-    keeps the points that were finished before. A store belongs to the processor's
+    `equinox.error_if` raises as usual. Ctrl-C stops kernels in the middle, also those
+    that are queued; a sweep or training keeps what was finished before. A store belongs to the processor's
     instruction set and the version of llvmlite, on which rounding depends.
 
     **Laws:** each lane equals `fn` of its point, to rounding, under any `vmap`s; its
