@@ -85,8 +85,9 @@ def kernel(
       kernels do not support, with the primitive and the line, or is too long.
 
     `equinox.error_if` raises as usual. Ctrl-C stops kernels in the middle, also those
-    that are queued; a sweep or training keeps what was finished before. A store belongs to the processor's
-    instruction set and the version of llvmlite, on which rounding depends.
+    that are queued; a sweep or training keeps what was finished before. A store belongs
+    to the processor's instruction set and the version of llvmlite, on which rounding
+    depends.
 
     **Laws:** each lane equals `fn` of its point, to rounding, under any `vmap`s; its
     bits do not depend on the other lanes or on their number. Integers, keys and random

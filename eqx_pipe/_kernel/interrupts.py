@@ -126,7 +126,8 @@ def stopping_at(signals: Iterable[int] | None, name: str = "") -> Iterator[Call]
     if not call.stopped:
         _outwait()
     reset = _current.set(call)
-    _signals = kept if signals is None else frozenset(signals)
+    if signals is not None:
+        _signals = frozenset(signals)
     try:
         with _among(_calls, call):
             yield call
@@ -206,13 +207,14 @@ def _listen() -> None:
                 _shared.stop, _handled, _changed = 1, math.inf, time.monotonic()
                 for call in (*_calls, *_computing):
                     call.stopped = True
-        if stops:
-            # The main thread calls it when it runs Python again.
-            ctypes.pythonapi.Py_AddPendingCall(_handle, None)
-            _unready = jax.live_arrays("cpu")
         if _former is not None and _file_of(_former[0]) == _former[1]:
             with contextlib.suppress(OSError):
                 os.write(_former[0], numbers)
+        if stops:
+            # The main thread calls it when it runs Python again.
+            ctypes.pythonapi.Py_AddPendingCall(_handle, None)
+            with contextlib.suppress(RuntimeError):  # JAX has no CPUs
+                _unready = jax.live_arrays("cpu")
 
 
 @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)

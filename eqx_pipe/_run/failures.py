@@ -167,7 +167,7 @@ def is_stopped(error: Exception) -> bool:
 
 
 @contextlib.contextmanager
-def stoppable(function: str, has_kernels: bool = True) -> Iterator[None]:
+def stoppable(function: str, has_kernels: bool) -> Iterator[None]:
     """Run kernels, and raise a `Stopped` if a signal stops them, or has before."""
     with watched() as this_call:
         if has_kernels and this_call.stopped:

@@ -73,7 +73,7 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
     shared = digest(packed), packed, todo.target
     calls = _Calls(plan, todo, len(packed))
     end: float | None = None
-    kernels = False
+    kernels = has_kernels = any(x.has_kernels for x in plan.points.traced)
     timeout = plan.request.timeout or math.inf
     heard = time.monotonic()
     try:
@@ -83,7 +83,6 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
                 if end is None:
                     end = time.monotonic() + _GRACE
                     calls.flying = [x for x in calls.flying if not x.cancelled()]
-                    kernels = any(x.has_kernels for x in plan.points.traced)
                 elif kernels and time.monotonic() > end - _GRACE + _SIGNAL_SECONDS:
                     # A signal may not reach the processes of a pool.
                     end_workers(plan.request.executor, signal.SIGINT)
@@ -126,7 +125,7 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
                     # Keep the other finished chunks before raising.
                     trouble = trouble or error
                 calls.land(call, answer)
-                if calls.this_call.stopped and not watch.stopping():
+                if has_kernels and calls.this_call.stopped and not watch.stopping():
                     # In another thread than the main one.
                     trouble = trouble or Stopped("sweep")
                 computed = [] if answer is None else answer.computed or []

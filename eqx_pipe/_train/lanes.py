@@ -27,6 +27,7 @@ from .._jaxprs import (
     live_bytes,
     trace,
 )
+from .._kernel import has_kernels
 from .._keys import fold, key_argument, keyword_rule
 from .._run import (
     TooLarge,
@@ -145,6 +146,7 @@ class _Program(NamedTuple):
     fingerprint: Fingerprint
     call: Any
     consts: list[Any]
+    has_kernels: bool
 
 
 class _Lane(NamedTuple):
@@ -349,7 +351,7 @@ class Lanes:
         consts = fingerprint.constants
         if is_there(self._mesh.devices.flat[0]):
             consts = [jax.device_put(x, same) for x in consts]
-        return _Program(jaxpr, fingerprint, call, consts)
+        return _Program(jaxpr, fingerprint, call, consts, has_kernels(jaxpr))
 
     def compiled(self, lanes: int | None = None) -> Any:
         """Return the program of steps, for some lanes of a device."""
@@ -411,7 +413,7 @@ class Lanes:
                 call = compiled([program.fingerprint], key, lower)
             try:
                 fitting = self._fitting(lanes // self._devices)
-                with stoppable("train"), fitting, quiet():
+                with stoppable("train", program.has_kernels), fitting, quiet():
                     out = jax.block_until_ready(call(*args))
                     check_finite(out)
             except SweepError:
