@@ -20,14 +20,14 @@ import jax.random as jr  # noqa: E402
 import numpy as np  # noqa: E402
 
 import eqx_pipe as ep  # noqa: E402
-from eqx_pipe._compiled import free_bytes  # noqa: E402
+from eqx_pipe._compiled import bytes_of_program, free_bytes  # noqa: E402
 from eqx_pipe._sweep.plan import plan_of  # noqa: E402
 from eqx_pipe._sweep.request import request_of  # noqa: E402
 
 KIND = sys.argv[1]
 ONE = ep.topology({"tpu": "v5e", "gpu": "h100"}[KIND])
 GRID = {"a": ep.Linspace(0, 1, 2**12), "b": ep.Linspace(1, 2, 2**14)}
-VECTORS = np.random.default_rng(0).normal(size=(2**12, 64)).astype(np.float32)
+VECTORS = np.random.default_rng(0).normal(size=(2**12, 512)).astype(np.float32)
 WIDE = {"a": ep.Values(VECTORS), "b": ep.Linspace(1, 2, 2**14)}
 
 
@@ -143,14 +143,7 @@ def check(fn):
             except Exception as error:
                 print("   ", type(error).__name__, str(error).splitlines()[0][:150])
                 return None
-            memory = made.memory_analysis()
-            return (
-                sum(
-                    getattr(memory, f"{kind}_size_in_bytes")
-                    for kind in ("argument", "output", "temp")
-                )
-                / free
-            )
+            return bytes_of_program(made)[0] / free
 
         fits, more = part(largest), part(int(1.1 * largest))
     auto = points.fitted().batch_size

@@ -1,4 +1,4 @@
-"""How fast are loops of arithmetic by `ep.kernel`, by all other ways, and in C?
+"""How fast does `ep.kernel` run loops of arithmetic, compared with other sweeps and C?
 
 Processor time of one device. The other ways are batches of a size that the library
 chooses and small ones, `order_by` where the points' costs are known, and `refill`. They

@@ -1,4 +1,4 @@
-"""What does a page over 10,000 curves or 10^6 points cost, and a poll without a change?
+"""How long does the page take to open 10^4 curves or 10^6 points, and to poll a store?
 
 A page condenses a store for a browser. "First" opens a store, reads the metric that is
 shown, and makes the data of the page; "nothing new" is a poll of a browser that has

@@ -71,7 +71,7 @@ class LRUCache:
                 self._entries.move_to_end(key)
             return entry
 
-    def setdefault(self, key: Hashable, entry: Any) -> Any:
+    def setdefault(self, key: Hashable, entry: object) -> Any:
         """Return the entry of a key, which is `entry` unless there was one before."""
         with self._lock:
             self.put(key, entry := self._entries.get(key, entry))
@@ -82,7 +82,7 @@ class LRUCache:
         with self._lock:
             self._entries.pop(key, None)
 
-    def put(self, key: Hashable, entry: Any) -> None:
+    def put(self, key: Hashable, entry: object) -> None:
         """Store an entry, replacing an existing one."""
         with self._lock:
             self._entries[key] = entry

@@ -14,7 +14,7 @@ import jax.tree_util as jtu
 JITTED = type(jax.jit(lambda: None))
 
 
-def has_function(node: Any) -> bool:
+def has_function(node: object) -> bool:
     """Return whether a pytree holds a function in its structure, not as a leaf."""
     return _wraps(type(node))
 
@@ -25,14 +25,14 @@ def _wraps(cls: type) -> bool:
     return cls is jtu.Partial or module and hasattr(cls, "__wrapped__")  # `filter_jit`
 
 
-def named(fn: Any) -> Any:
+def named(fn: object) -> Any:
     """Return what has the name and text of a callable: a function or a class."""
     while isinstance(fn, ft.partial):
         fn = fn.func
     return fn if hasattr(fn, "__name__") else type(fn)
 
 
-def contents(fn: Any) -> Iterator[tuple[str, str, Any]]:
+def contents(fn: object) -> Iterator[tuple[str, str, Any]]:
     """Yield the kind, name and value of everything that a callable holds directly."""
     if isinstance(fn, ft.partial):
         for i, value in enumerate(fn.args):
@@ -61,7 +61,7 @@ def _of_function(fn: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
         yield from _globals(fn)
 
 
-def cells(fn: Any) -> dict[str, Any]:
+def cells(fn: object) -> dict[str, Any]:
     """Return the closed-over values of a Python function by name; `{}` for others."""
     contents_by_name = {}
     names = getattr(getattr(fn, "__code__", None), "co_freevars", ())

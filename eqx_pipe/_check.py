@@ -59,7 +59,7 @@ def check_distinct(function: str, kind: str, paths: Sequence[str]) -> None:
         raise value_error(function, wrong, cure)
 
 
-def check_name(function: str, argument: str, name: Any) -> None:
+def check_name(function: str, argument: str, name: object) -> None:
     """Raise a `ValueError` unless `name` is a non-empty string without a dot."""
     if not isinstance(name, str) or not name or "." in name:
         wrong = f"`{argument}` has the name {describe_value(name)}."
@@ -94,7 +94,7 @@ def is_integer(value: Any) -> bool:
 
 
 def check_choice(
-    function: str, argument: str, value: Any, choices: Iterable[str]
+    function: str, argument: str, value: object, choices: Iterable[str]
 ) -> None:
     """Raise a `ValueError` unless `value` is one of the strings `choices`."""
     choices = tuple(choices)
@@ -111,7 +111,7 @@ def check_bool(function: str, argument: str, value: object) -> None:
         raise type_error(function, wrong, "Give True or False.")
 
 
-def check_unmasked(function: str, argument: str, value: Any) -> None:
+def check_unmasked(function: str, argument: str, value: object) -> None:
     """Raise a `ValueError` for a masked array, or a list with one, as JAX does."""
     items = value if isinstance(value, list | tuple) else [value]
     if any(isinstance(x, np.ma.MaskedArray) for x in items):
@@ -121,7 +121,7 @@ def check_unmasked(function: str, argument: str, value: Any) -> None:
         raise value_error(function, wrong, cure)
 
 
-def check_integers(function: str, value: Any, subject: str) -> None:
+def check_integers(function: str, value: object, subject: str) -> None:
     """Raise a `ValueError` for integers that JAX's dtype for them cannot hold.
 
     `subject` says what the value is.

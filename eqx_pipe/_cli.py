@@ -94,10 +94,8 @@ def _status(stores: Sequence[Store], files: Files) -> tuple[str, int]:
     """Return the numbers of points done, missing and failed, and of chunks."""
     accounts, last = [store.account() for store in stores], stores[-1]
     size, record = sum(store.chunks.size for store in stores), last.record
-    missing, failed = (
-        sum(count_in(each.gaps, kind) for each in accounts)
-        for kind in (MISSING, FAILED)
-    )
+    kinds = MISSING, FAILED
+    missing, failed = (sum(count_in(x.gaps, k) for x in accounts) for k in kinds)
     unit = "blocks of a reduction" if "reduce" in record else "points"
     of = record.get("space", {}).get("dims", ", ".join(record["dims"]))
     if last.files is not files:  # of a search

@@ -163,8 +163,9 @@ class ProgramPlan:
     """A program as its compiler describes it, on one device; prints as a table.
 
     - `argument_bytes`, `output_bytes` and `temporary_bytes` are the memory that it
-      needs, and `accessed_bytes` is the memory that it reads and writes, of the body of
-      a loop once; `None` if the compiler does not estimate it, as that of GPUs.
+      needs; outputs in the place of donated arguments do not count. `accessed_bytes` is
+      the memory that it reads and writes, of the body of a loop once; `None` if the
+      compiler does not estimate it, as that of GPUs.
     - `loops` has for each loop the number of its steps, or `None` if the program does
       not contain it, and the number of kernels of a step.
     - `kernels` is the number of kernels outside of loops, `gathers` and `scatters` are
@@ -311,7 +312,7 @@ def program(
     return plan_of_program(made, seconds, platform)
 
 
-def _is_array(x: Any) -> bool:
+def _is_array(x: object) -> bool:
     return hasattr(x, "shape") and hasattr(x, "dtype")
 
 
@@ -338,7 +339,7 @@ def plan_of_program(made: Any, seconds: float, platform: str) -> ProgramPlan:
     plan = ProgramPlan(
         platform=platform,
         argument_bytes=memory.argument_size_in_bytes,
-        output_bytes=memory.output_size_in_bytes,
+        output_bytes=_own_outputs(memory),
         temporary_bytes=memory.temp_size_in_bytes,
         accessed_bytes=(cost or {}).get("bytes accessed"),
         loops=loops,
@@ -356,8 +357,13 @@ def plan_of_program(made: Any, seconds: float, platform: str) -> ProgramPlan:
 def bytes_of_program(made: Any) -> tuple[int, int]:
     """Return the memory of a compiled program, and that of arguments and outputs."""
     memory = made.memory_analysis()
-    ends = memory.argument_size_in_bytes + memory.output_size_in_bytes
+    ends = memory.argument_size_in_bytes + _own_outputs(memory)
     return ends + memory.temp_size_in_bytes, ends
+
+
+def _own_outputs(memory: Any) -> int:
+    """Return the bytes of outputs that do not take the place of donated arguments."""
+    return memory.output_size_in_bytes - memory.alias_size_in_bytes
 
 
 def _remarks(plan: ProgramPlan) -> Iterator[str]:

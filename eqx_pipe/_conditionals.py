@@ -31,6 +31,10 @@ operands that differ between members, so that together they belong to a choice t
 made. The tangent of a replaced operand is zero. Operands that all members share are not
 copied.
 
+Owners. A residual exists in one branch only. It would be a select of one value and of
+zeros, a copy for each lane; so the branch that computes it is its owner, and under
+`vmap` the others' zeros are never selected: nobody reads them.
+
 Derivatives. The derivative of a choice is two choices with the same index: the first
 computes the outputs and the residuals, the second is the linear map from input tangents
 to output tangents. Only the second is transposed. So reverse mode stores and computes
@@ -184,9 +188,8 @@ def choose(
     for ref, value in zip(into, chosen, strict=True):
         ref[...] = value
     # Outside `jit`, a constant output is a NumPy scalar.
-    return traced[0].assemble(
-        [y if isinstance(y, jax.Array) else jnp.asarray(y) for y in outputs]
-    )
+    arrays = [y if isinstance(y, jax.Array) else jnp.asarray(y) for y in outputs]
+    return traced[0].assemble(arrays)
 
 
 class _Traced(NamedTuple):
@@ -475,9 +478,8 @@ def _batch(
             outputs.append(results[owner][k])
             out_dims.append(0 if depends[owner][k] else None)
             continue
-        choices = [
-            r[k] if d[k] else r[k][None] for r, d in zip(results, depends, strict=True)
-        ]
+        pairs = zip(results, depends, strict=True)
+        choices = [r[k] if d[k] else r[k][None] for r, d in pairs]
         outputs.append(_select(masks, choices))
         out_dims.append(0)
     return outputs, out_dims
@@ -528,9 +530,8 @@ def _run_where(
     # lane, and need no masked copy.
     @jax.custom_jvp
     def run(mask: Any, *operands: Any) -> list[Any]:
-        return (
-            plain(mask, *operands) if elementwise else _if_any(plain, mask, *operands)
-        )
+        chosen = plain if elementwise else ft.partial(_if_any, plain)
+        return chosen(mask, *operands)
 
     def run_jvp(primals: Any, tangents: Any) -> Any:
         moves = [not isinstance(t, SymbolicZero) for t in tangents]
@@ -843,7 +844,7 @@ def _transpose(
     linear = [isinstance(x, ad.UndefinedPrimal) for x in operands]
     is_residual = [not is_linear for is_linear in linear]
     residuals = list(it.compress(operands, is_residual))
-    # A symbolic zero is no input, so branches do no work for it.
+    # Leave out symbolic zeros, so that branches do not compute with them.
     alive = [type(ct) is not ad.Zero for ct in cotangents]
     cotangents = list(it.compress(cotangents, alive))
     inputs = [*residuals, *cotangents]
@@ -871,6 +872,7 @@ def _transpose(
         return fill(rest, moves, moved)
 
     transposed = [trace(ft.partial(backward, branch), *inputs) for branch in branches]
+    # Without owners: every branch has a cotangent for each tangent, which may be zeros.
     results = _bind(index, inputs, transposed)
     return [None, *fill([None] * len(linear), linear, results)]
 

@@ -144,9 +144,9 @@ def optional(function: str, package: str, extra: str = "sweep") -> Any:
         ) from error
 
 
-def nearest(name: object, known: Iterable[object], limit: int = 12) -> str:
-    """Return a sentence with some of the known names, the most similar first."""
-    names = [str(k) for k in known]
+def nearest(name: object, names: Iterable[object], limit: int = 12) -> str:
+    """Return a sentence with some of the valid names, the most similar first."""
+    names = [str(each) for each in names]
     close = difflib.get_close_matches(str(name), names, n=limit)
     shown = list(dict.fromkeys([*close, *names]))[:limit]
     more = f", and {len(names) - limit} more" if len(names) > limit else ""
@@ -171,14 +171,14 @@ _OTHER_NAMES = {
 """The equivalents here of lower-case names from other packages."""
 
 
-def hint(name: str, known: Iterable[str], modules: Iterable[Any]) -> str:
+def hint(name: str, public: Iterable[str], modules: Iterable[Any]) -> str:
     """Return a sentence about a name that the package does not have."""
     for module in modules:
         if name in dir(module):
             return f"Did you mean `{module.__name__}.{name}`?"
     plain = name.replace("_", "").lower()
     texts = (text for names, text in _OTHER_NAMES.items() if plain in names.split())
-    return next(texts, None) or nearest(name, known)
+    return next(texts, None) or nearest(name, public)
 
 
 def quoted(names: Iterable[object]) -> str:
@@ -206,7 +206,7 @@ def describe_value(value: Any, limit: int = 80) -> str:
     return f"{text} ({type(value).__name__})"
 
 
-def function_name(value: Any) -> str:
+def function_name(value: object) -> str:
     """Return "the function `name`", without the address of `repr`; `""` for others."""
     name = getattr(value, "__name__", None)
     is_function = callable(value) and not isinstance(value, type)

@@ -5,9 +5,9 @@ are the arrays. `equinox.filter_jit` flattens a Module at every call (93 us inst
 11), and waits for the result.
 """
 
-import contextlib
+import functools as ft
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -21,6 +21,8 @@ from ._mesh_context import is_explicit, is_staged, with_axis_types
 from ._same import Unsure, seen_by
 from ._tree import as_hashable
 from ._types import PyTree
+
+_Made = TypeVar("_Made")
 
 _programs: WeakCache[dict[Hashable, Callable[..., Any]]] = WeakCache()
 _arrays: WeakCache[list[Array]] = WeakCache()
@@ -42,17 +44,26 @@ def program(
     compiled = programs.get((function, options))
     if compiled is None:
         static = Static(owner, without)
-        compiled = _make(function, options, static)
-        # Not kept if it may change, or if a static field has no hash.
-        with contextlib.suppress(Unsure, TypeError):
-            key, guard = ("module", function, options, static), seen_by(static.rest)
-            was, before = PROGRAMS.get(key) or (None, compiled)
-            if was == guard:
-                compiled = before
-            else:
-                PROGRAMS.put(key, (guard, compiled))
+        made = ft.partial(_make, function, options, static)
+        compiled = shared(("module", function, options), static, made)
         programs[function, options] = compiled
     return compiled
+
+
+def shared(kind: Hashable, static: "Static", make: Callable[[], _Made]) -> _Made:
+    """Return what was made for an equal `static`, if all that it reads is the same.
+
+    It is made anew each time if that cannot be known, or if a static field has no hash.
+    """
+    try:
+        key, guard = (kind, static), seen_by(static.rest)
+        was, made = PROGRAMS.get(key) or (None, None)
+    except (Unsure, TypeError):
+        return make()
+    if made is None or was != guard:
+        made = make()
+        PROGRAMS.put(key, (guard, made))
+    return made
 
 
 def arrays_of(owner: eqx.Module, sharded: bool = False) -> list[Array]:

@@ -74,7 +74,7 @@ def parameters(fn: Any) -> Mapping[str, inspect.Parameter]:
         return {}
 
 
-def _is_mapped(fn: Any) -> bool:
+def _is_mapped(fn: object) -> bool:
     """Return whether a callable wraps a function under `vmap`."""
     seen: list[Any] = []
     while fn is not None and all(fn is not other for other in seen):
@@ -89,17 +89,17 @@ def _is_mapped(fn: Any) -> bool:
     return False
 
 
-def _name(fn: Any) -> str:
+def _name(fn: object) -> str:
     return getattr(getattr(fn, "__code__", None), "co_name", "")
 
 
-def key_argument(fn: Any, key: Key | None) -> dict[str, Any]:
+def key_argument(fn: object, key: Key | None) -> dict[str, Any]:
     """Return the key as a keyword argument for a plain function, if it takes one."""
     takes, has_default = _key_rule(fn)
     return {"key": key} if takes and not (key is None and has_default) else {}
 
 
-def _key_rule(fn: Any) -> tuple[bool, bool]:
+def _key_rule(fn: object) -> tuple[bool, bool]:
     """Return whether a function takes a key, and whether the key has a default.
 
     Needed at every call, and `inspect.signature` takes longer than most layers.
@@ -116,7 +116,7 @@ _FUNCTIONS = (types.FunctionType, JITTED)
 _rules: WeakCache[tuple[bool, bool]] = WeakCache()
 
 
-def keyword_rule(fn: Any, name: str) -> tuple[bool, bool]:
+def keyword_rule(fn: object, name: str) -> tuple[bool, bool]:
     """Return whether a function takes an argument by name, and has a default for it."""
     named = parameters(fn)
     if name not in list(named)[1:]:  # the first is the input, under any name
@@ -134,10 +134,8 @@ def check_key(function: str, key: Any, *, required: bool = False) -> None:
         return
     is_array = eqx.is_array(key)
     if is_array and key is not None:
-        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-            if key.shape == ():
-                return
-        elif key.dtype == jnp.uint32 and key.ndim == 1:
+        typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+        if key.shape == () if typed else (key.dtype == jnp.uint32 and key.ndim == 1):
             return
     several = " For a batch give one key to `eqx_pipe.batched(pipe)`, or, as "
     several += "`jax.vmap` maps keyword arguments too, one to each example: "

@@ -23,7 +23,7 @@ def path_name(path: tuple[Any, ...]) -> str:
     return jtu.keystr(path, simple=True, separator=".")
 
 
-def join_path(prefix: str, segment: Any) -> str:
+def join_path(prefix: str, segment: object) -> str:
     """Return the path of a child, given its parent's path (`""` for the root)."""
     return f"{prefix}.{segment}" if prefix else str(segment)
 
@@ -49,14 +49,14 @@ def is_key_array(x: Any) -> bool:
     return eqx.is_array(x) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def is_sparse(x: Any) -> bool:
+def is_sparse(x: object) -> bool:
     """Return whether `x` is a sparse matrix of JAX, such as a `BCOO`."""
     # If nobody imported the module, there is no such matrix.
     sparse = sys.modules.get("jax.experimental.sparse")
     return sparse is not None and isinstance(x, sparse.JAXSparse)
 
 
-def is_ref(x: Any) -> bool:
+def is_ref(x: object) -> bool:
     """Return whether `x` is a reference of JAX (`jax.new_ref`), concrete or traced."""
     return isinstance(x, jax.Ref)
 
@@ -73,7 +73,7 @@ def as_data(leaf: Any) -> Any:
     return jax.random.key_data(leaf)
 
 
-def as_keys(data: Any, like: Any) -> Any:
+def as_keys(data: object, like: object) -> Any:
     """Return raw data as keys of the kind of `like`, if that holds keys (`as_data`)."""
     impl = key_kind(like)
     if impl is None:
@@ -97,7 +97,7 @@ def _kind_of(dtype: Any) -> Any:
     return kinds[0]
 
 
-def can_be_traced(x: Any) -> bool:
+def can_be_traced(x: object) -> bool:
     """Return whether `x` is an array that JAX supports: not NumPy text or objects."""
     if isinstance(x, np.ndarray):
         return x.dtype.kind not in "OSUMmT"
@@ -118,7 +118,7 @@ def nbytes(array: Any) -> int:
     return math.prod(shape) * getattr(dtype, "itemsize", 8)
 
 
-def is_none(x: Any) -> bool:
+def is_none(x: object) -> bool:
     """Return whether `x` is None, which JAX treats as a pytree without leaves."""
     return x is None
 
@@ -151,7 +151,7 @@ def as_arrays(tree: PyTree) -> PyTree:
     return jtu.tree_map(_as_array, tree)
 
 
-def _as_array(leaf: Any) -> Any:
+def _as_array(leaf: object) -> Any:
     is_numpy = isinstance(leaf, np.ndarray | np.generic)
     text = is_numpy and not can_be_traced(np.asarray(leaf))
     keep = text or is_ref(leaf) or not eqx.is_array_like(leaf)
@@ -203,7 +203,7 @@ def differences(left: PyTree, right: PyTree, free_axis: int | None = None) -> li
     return lines
 
 
-def _other_structure(left: Any, right: Any, path: str) -> str:
+def _other_structure(left: object, right: object, path: str) -> str:
     """Return the type or static field in which trees with equal leaves differ."""
     where = f"at `.{path}`: " if path else ""
     if type(left) is not type(right):
@@ -262,7 +262,7 @@ class Same:
         return hash(tuple(map(id, self.values)))
 
 
-def as_hashable(value: Any) -> Any:
+def as_hashable(value: object) -> Any:
     """Return a hashable key, equal only for values that make the same program."""
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         return (type(value), repr(value))  # 0.0 and -0.0 differ, NaNs are equal
@@ -271,7 +271,7 @@ def as_hashable(value: Any) -> Any:
     return Same(value)
 
 
-def static_text(value: Any) -> str:
+def static_text(value: object) -> str:
     """Return a value as a short text that is the same in every process."""
     if isinstance(value, str):
         return value

@@ -203,9 +203,8 @@ def switch(selector: StageLike, *stages: StageLike | Mapping[str, StageLike]) ->
         >>> jax.vmap(pick)(jnp.array([[3.0, 1.0], [2.0, 5.0]])).tolist()
         [4.0, 2.0]
     """
-    names, read = read_stages(
-        "switch", "stages", stages, "Give at least one after the selector."
-    )
+    cure = "Give at least one after the selector."
+    names, read = read_stages("switch", "stages", stages, cure)
     check_reserved("switch", names, ("selector",))
     return Switch(as_stage("switch", "selector", selector), read, names)
 

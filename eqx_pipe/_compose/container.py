@@ -45,7 +45,7 @@ def read_list(
     if not stages:
         raise value_error(function, f"`{argument}` is empty.", cure)
     return tuple(
-        as_stage(function, f"{argument}[{i}]", stage) for i, stage in enumerate(stages)
+        as_stage(function, f"{argument}[{i}]", s) for i, s in enumerate(stages)
     )
 
 

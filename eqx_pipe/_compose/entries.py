@@ -136,7 +136,8 @@ def look_up(
     names = tuple(names)
     if not isinstance(x, Mapping):
         wrong = f"the input{scope.where} is {describe_value(x)}."
-        cure = f"Give a dict of the inputs by name: {_example((*names, *others))}."
+        example = ", ".join(f'"{name}": ...' for name in (*names, *others))
+        cure = f"Give a dict of the inputs by name: `{{{example}}}`."
         raise structure_error(function, wrong, cure)
     missing = [name for name in names if name not in x]
     if missing:
@@ -152,10 +153,6 @@ def look_up(
         cure += f"`eqx_pipe.feed({function}, {only})`."
         raise structure_error(function, wrong, cure)
     return {name: x[name] for name in names}
-
-
-def _example(names: Iterable[str]) -> str:
-    return "`{" + ", ".join(f'"{name}": ...' for name in names) + "}`"
 
 
 class Feed(Composite):

@@ -241,13 +241,13 @@ def read_sink(
 
 
 def _check_known(
-    argument: str, names: Iterable[object], known: Collection[str]
+    argument: str, names: Iterable[object], allowed: Collection[str]
 ) -> None:
     for name in names:
-        if name not in known:
+        if name not in allowed:
             wrong = f"`{argument}` contains {describe_value(name)}, which is not a "
             wrong += "node."
-            cure = nearest(name, known)
+            cure = nearest(name, allowed)
             raise value_error("graph", wrong, cure)
 
 

@@ -129,14 +129,14 @@ class Stacked(Container):
 def _each_array(fn: Callable[..., Array], tree: PyTree, *others: PyTree) -> PyTree:
     """Map over the arrays of trees; other leaves come from the first tree."""
 
-    def one(leaf: Any, *more: Any) -> Any:
+    def one(leaf: object, *more: Any) -> Any:
         return fn(leaf, *more) if eqx.is_array(leaf) else leaf
 
     return jtu.tree_map(one, tree, *others)
 
 
 def read_stacked(
-    function: str, make: Any, n: Any, key: Any, fewest: int
+    function: str, make: object, n: object, key: object, fewest: int
 ) -> tuple[AnyStage, int]:
     """Return the stages stacked into one, and their number.
 
@@ -152,10 +152,8 @@ def read_stacked(
         raise type_error(function, wrong, cure)
     stages = read_list(function, make)
     first, *others = map(numpy_as_jax, stages)
-    aligned = [
-        align(function, f"stages[{i}]", "stages[0]", first, stage)
-        for i, stage in enumerate(others, 1)
-    ]
+    pairs = enumerate(others, 1)
+    aligned = [align(function, f"stages[{i}]", "stages[0]", first, x) for i, x in pairs]
     return _each_array(lambda *every: jnp.stack(every), first, *aligned), len(stages)
 
 
@@ -183,7 +181,7 @@ def _made(
     return eqx.filter_vmap(make_one)(keys), size
 
 
-def _takes_keyword(function: str, make: Any) -> bool:
+def _takes_keyword(function: str, make: object) -> bool:
     """Return whether a factory takes its key as a keyword; raise if it takes none."""
     # `filter_jit(make)` is also a Module, which wraps the function.
     is_layer = isinstance(make, eqx.Module) and not hasattr(make, "__wrapped__")
@@ -831,7 +829,7 @@ class Batched(Composite):
         return passes.end(values), shared if stateful else state
 
 
-def _is_split(leaf: Any) -> bool:
+def _is_split(leaf: object) -> bool:
     """Return whether a loop gives each of its steps a part of a leaf."""
     return eqx.is_array(leaf) or is_ref(leaf)
 

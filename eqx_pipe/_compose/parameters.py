@@ -283,10 +283,8 @@ def trainable(pipe: PyTree, *patterns: str) -> PyTree[bool]:
     paths = [path for leaf in parameters for path in leaf.paths.flat]
     check_matched("trainable", patterns, paths, "parameter", below=True)
     chosen = chooser(patterns or ("**",), below=True)
-    flags = [
-        _is_parameter(leaf) and chosen_whole("trainable", leaf.paths, chosen, _MASKED)
-        for leaf in leaves
-    ]
+    is_chosen = ft.partial(chosen_whole, "trainable", chosen=chosen, cure=_MASKED)
+    flags = [_is_parameter(leaf) and is_chosen(leaf.paths) for leaf in leaves]
     return jtu.tree_structure(pipe).unflatten(flags)
 
 
@@ -350,15 +348,13 @@ class _Caster:
             return _Kept(node, self.dtype)
         if is_composite(node):
             parts, structure = parts_of(node)
-            return structure.unflatten(
-                self._of(part.value, paths_below(paths, node, part)) for part in parts
-            )
+            below = (self._of(p.value, paths_below(paths, node, p)) for p in parts)
+            return structure.unflatten(below)
         flat, structure = jtu.tree_flatten_with_path(
             node, is_leaf=lambda x: x is not node and isinstance(x, eqx.Module)
         )
-        return structure.unflatten(
-            self._of(value, each_path(paths, path_name(path))) for path, value in flat
-        )
+        below = (self._of(x, each_path(paths, path_name(path))) for path, x in flat)
+        return structure.unflatten(below)
 
 
 def _is_floating(x: PyTree) -> bool:

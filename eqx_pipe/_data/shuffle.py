@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Integer, UInt32, UInt64
+from jaxtyping import Array, Bool, Integer, UInt32, UInt64
 
 # Eight turns give uniform orders for about 7 numbers or more. All 60,000 positions of
 # an epoch then take 1.2 ms, and `jax.random.permutation` 7.8.
@@ -86,22 +86,26 @@ def permute_on_host(
 
 def permute(
     words: UInt32[Array, " words"],
-    epoch: UInt32[Array, "..."],
+    epoch: UInt32[Array, ""],
     positions: UInt32[Array, " n"],
     size: int,
+    over: Bool[Array, " n"] | None = None,
 ) -> UInt32[Array, " n"]:
     """Return the numbers at given positions of an epoch's order, for `size` < 2^31.
 
-    `epoch` is one number for all positions or one for each.
+    Positions that are `over` are those of the next epoch.
     """
-    keys = turn_keys(words, epoch, jnp)
+    epochs = epoch[None] if over is None else jnp.stack([epoch, epoch + np.uint32(1)])
+    keys = turn_keys(words, epochs, jnp)
+    mine = keys if over is None else jnp.where(over, keys[:, 1:], keys[:, :1])
     if size <= _RANKED:
-        return _ranks(keys, positions, size, jnp)
+        return _ranks(mine, positions, size, jnp)
+    outside = math.prod(rectangle(size)) - size
 
     def turn(x: Array) -> Array:
-        return _turned(x, keys, size, _amount)
+        return _turned(x, mine, size, _amount)
 
-    if math.prod(rectangle(size)) == size:
+    if outside == 0:
         return turn(positions)
 
     # Written so that the program contains the turns once, not twice.
@@ -110,8 +114,26 @@ def permute(
         x = jnp.where(inside, x, turn(x))
         return x, x < np.uint32(size)
 
-    start = positions, jnp.zeros(positions.shape, bool)
-    return jax.lax.while_loop(lambda state: ~jnp.all(state[1]), again, start)[0]
+    def walk() -> Array:
+        start = positions, jnp.zeros(positions.shape, bool)
+        return jax.lax.while_loop(lambda state: ~jnp.all(state[1]), again, start)[0]
+
+    def jump() -> Array:
+        """Look up where the walks from all cells outside end."""
+        cells = jnp.arange(size, size + outside, dtype=np.uint32)[None]
+        ends = _turned(cells, keys[:, :, None], size, _amount)
+
+        def follow(ends: Array, x: Array, epoch: Any) -> Array:
+            at = jnp.minimum(x - np.uint32(size), np.uint32(outside - 1))
+            return jnp.where(x < np.uint32(size), x, ends[epoch, at])
+
+        epochs = jnp.arange(len(ends))[:, None]
+        twice = lambda _, ends: follow(ends, ends, epochs)  # noqa: E731
+        ends = jax.lax.fori_loop(0, (outside - 1).bit_length(), twice, ends)
+        return follow(ends, turn(positions), 0 if over is None else over.astype(int))
+
+    # After each step of a loop of unknown length, a GPU asks the host.
+    return jax.lax.platform_dependent(cuda=jump, rocm=jump, default=walk)
 
 
 def _turned(

@@ -10,6 +10,7 @@ operations. Records of a host source are checked and converted to dtypes of JAX.
 
 import contextlib
 import functools as ft
+import math
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,11 +26,8 @@ from jax.core import Tracer
 from jaxtyping import Array, Integer, UInt32
 
 from .._cache import WeakCache
-from .._check import (
-    check_dense,
-    common_size,
-    is_integer,
-)
+from .._check import check_dense, common_size, is_integer
+from .._compiled import default_devices
 from .._errors import (
     StructureError,
     describe_value,
@@ -115,7 +113,7 @@ class HostArrays:
         self.thread_safe = all(isinstance(leaf, np.ndarray) for _, leaf in leaves)
 
     @staticmethod
-    def fits(tree: Any) -> bool:
+    def fits(tree: object) -> bool:
         """Return whether all leaves are arrays with an axis, not all on the device."""
         if not (isinstance(tree, Mapping | tuple) or _is_array(tree)):
             return False
@@ -144,14 +142,14 @@ def _as_pytree(tree: Any) -> PyTree:
     return dict(tree) if is_leaf else tree
 
 
-def _plain(leaf: Any) -> Any:
+def _plain(leaf: object) -> Any:
     # Otherwise every batch read from a memory map would be a memory map.
     if isinstance(leaf, np.ndarray | jax.Array):
         return as_numpy("data.Loader", "an array of `source`", leaf)
     return leaf
 
 
-def _is_array(leaf: Any) -> bool:
+def _is_array(leaf: object) -> bool:
     if isinstance(leaf, np.ndarray | jax.Array):
         return True
     return (is_of("zarr", leaf) or is_of("h5py", leaf)) and hasattr(leaf, "ndim")
@@ -380,7 +378,7 @@ def _native(dtype: np.dtype) -> np.dtype | None:
     return dtype.newbyteorder("=")
 
 
-def as_numpy(function: str, what: str, leaf: Any) -> np.ndarray:
+def as_numpy(function: str, what: str, leaf: object) -> np.ndarray:
     """Return a leaf of a record as an array; raise if it has a mask.
 
     `what` names the leaf in the error.
@@ -540,35 +538,70 @@ MOST_ON_DEVICE = 2**31 - 1
 
 
 class Bits(eqx.Module):
-    """An array of floating-point or complex numbers, as integers of the same bits.
+    """Records of numbers: those of floating point as integers of the same bits.
 
-    The two parts of a complex number lie along an additional last axis.
+    The two parts of a complex number lie along an additional last axis. Records of a
+    `shape` are flattened, and padded to whole rows of a TPU.
     """
 
     bits: Array | np.ndarray
     dtype: np.dtype = eqx.field(static=True)
+    shape: tuple[int, ...] | None = eqx.field(static=True)
 
     def numbers(self) -> Array:
         """Return the array itself."""
+        bits = self.bits
+        if self.shape is not None:
+            rows = bits[..., : math.prod(self.shape)]
+            bits = rows.reshape(*bits.shape[:-1], *self.shape)
+        if bits.dtype == self.dtype:
+            return jnp.asarray(bits)
         if not jnp.issubdtype(self.dtype, jnp.complexfloating):
-            return jax.lax.bitcast_convert_type(self.bits, self.dtype)
+            return jax.lax.bitcast_convert_type(bits, self.dtype)
         part = jnp.finfo(self.dtype).dtype
-        parts = jax.lax.bitcast_convert_type(self.bits, part)
+        parts = jax.lax.bitcast_convert_type(bits, part)
         return jax.lax.complex(parts[..., 0], parts[..., 1])
 
 
 def _as_bits(leaf: Array | np.ndarray) -> Bits | Array | np.ndarray:
-    """Return a floating-point or complex array as `Bits`; others unchanged."""
+    """Return an array as `Bits`, unless its numbers may stay as they are."""
     # A traced array may be an argument of a gradient, and is then differentiated.
-    if isinstance(leaf, Tracer) or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+    if isinstance(leaf, Tracer) or jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
         return leaf
     dtype = np.dtype(leaf.dtype)
     # Converted on the host before the move: the device may have no memory for a copy.
     xp = np if isinstance(leaf, np.ndarray) else jnp
-    if jnp.issubdtype(dtype, jnp.complexfloating):
-        leaf = xp.stack([xp.real(leaf), xp.imag(leaf)], axis=-1)
-    integers = np.dtype(getattr(jnp, f"uint{jnp.finfo(dtype).bits}"))
-    return Bits(leaf.view(integers), dtype)
+    padded = leaf.ndim > 1 and _is_padded(leaf)
+    if jnp.issubdtype(dtype, jnp.inexact):
+        if jnp.issubdtype(dtype, jnp.complexfloating):
+            leaf = xp.stack([xp.real(leaf), xp.imag(leaf)], axis=-1)
+        leaf = leaf.view(getattr(jnp, f"uint{jnp.finfo(dtype).bits}"))
+    elif not padded:
+        return leaf
+    if not padded:
+        return Bits(leaf, dtype, None)
+    rows = leaf.reshape(len(leaf), -1)
+    return Bits(
+        xp.pad(rows, ((0, 0), (0, -rows.shape[1] % _ROW))), dtype, leaf.shape[1:]
+    )
+
+
+_ROW = 128
+"""The numbers of a row of a TPU's memory."""
+
+
+def _is_padded(leaf: Array | np.ndarray) -> bool:
+    """Return whether the records of an array are stored as padded rows.
+
+    A TPU stores the records across its rows if that takes less memory, and then copies
+    all of them at each gather. Rows take at most twice the memory.
+    """
+    if math.prod(leaf.shape[1:]) <= _ROW // 2:
+        return False
+    if isinstance(leaf, np.ndarray):
+        return default_devices()[0].platform == "tpu"
+    platforms = {device.platform for device in leaf.devices()}
+    return platforms == {"tpu"} and leaf.is_fully_replicated
 
 
 def as_numbers(tree: PyTree) -> PyTree:
@@ -589,9 +622,11 @@ class ArraySource(eqx.Module):
 
     Records are data, not parameters: `equinox.filter_grad` does not differentiate them,
     and an optimiser does not change them. To ensure this, floating-point and complex
-    numbers are stored as integers with the same bits. `tree` returns the original
-    arrays, converted at each access; to change records, make another source. Only a
-    source made of traced arrays, inside a transformation, is differentiated.
+    numbers are stored as integers with the same bits. On a TPU, records of more than 64
+    numbers are stored as rows of a multiple of 128, so that a batch is read without
+    copying the data. `tree` returns the original arrays, converted at each access; to
+    change records, make another source. Only a source made of traced arrays, inside a
+    transformation, is differentiated.
 
     **Arguments:**
 

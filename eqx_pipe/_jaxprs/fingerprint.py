@@ -105,7 +105,7 @@ class _Key:
         return isinstance(other, _Key) and self._parts == other._parts
 
 
-def _called_text(fn: Any, contents: bool) -> str:
+def _called_text(fn: object, contents: bool) -> str:
     record = record_of(fn, contents)
     if record.unsure:  # it is equal to nothing
         return f"{UNSURE}{record.unsure} {os.urandom(8).hex()}"
@@ -125,12 +125,12 @@ def fingerprint_of(jaxpr: AnyJaxpr) -> Fingerprint:
     return Fingerprint(text, held, constants, writer.functions, called)
 
 
-def text_of(x: Any) -> str:
+def text_of(x: object) -> str:
     """Return a value as text that is the same in every process."""
     return _Writer().value(x)
 
 
-def key_of(x: Any) -> Hashable:
+def key_of(x: object) -> Hashable:
     """Return a key for a value, equal only for equivalent values."""
     writer = _Writer()
     return writer.value(x), tuple(writer.held)
@@ -249,7 +249,7 @@ class _Writer:
         self.held.append(thing)
         return f"{text}!"
 
-    def key_here(self, x: Any) -> Hashable:
+    def key_here(self, x: object) -> Hashable:
         """Return the key of a value that the text does not contain."""
         writer = _Writer()
         text = writer.value(x)
@@ -296,7 +296,7 @@ class _Writer:
             return self._function(x, key)
         return self._object(x)
 
-    def _function(self, x: Any, key: Hashable) -> str:
+    def _function(self, x: object, key: Hashable) -> str:
         """Write a function, which counts by all that it reaches."""
         if self._counts is not None:
             self.called.append((x, self._counts))
@@ -336,7 +336,7 @@ class _Writer:
                 texts.append(self.beside(field.name, self.key_here(value)))
         return joined(texts)
 
-    def _kind(self, x: Any, *usual: type) -> str:
+    def _kind(self, x: object, *usual: type) -> str:
         kind = type(x)
         return kind.__name__ if kind in usual else self.beside(kind.__name__, kind)
 
@@ -380,7 +380,7 @@ def _is_flatten(x: Any) -> bool:
     )
 
 
-def _is_by_identity(x: Any) -> bool:
+def _is_by_identity(x: object) -> bool:
     try:
         hash(x)
     except TypeError:

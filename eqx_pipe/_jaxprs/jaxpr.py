@@ -65,7 +65,7 @@ def equations(jaxpr: AnyJaxpr) -> Iterator[Equation]:
 _NAMED_AXIS, _OWN_REFS = "NamedAxisEffect", "InternalMutableArrayEffect"
 
 
-def _is(effect: Any, *classes: str) -> bool:
+def _is(effect: object, *classes: str) -> bool:
     return type(effect).__name__ in classes
 
 

@@ -7,8 +7,8 @@ element at a place that is known only when the kernel runs is selected from all 
 import functools as ft
 import itertools as it
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
@@ -135,25 +135,18 @@ def _cumulative(writer: Writer, eqn: Equation, x: Scalars) -> list[Scalars]:
 
 @rule("argmax", "argmin")
 def _argmax(writer: Writer, eqn: Equation, x: Scalars) -> list[Scalars]:
-    dtype = eqn.params["index_dtype"]
-    better = "gt" if eqn.primitive.name == "argmax" else "lt"
+    compare = jnp.greater if eqn.primitive.name == "argmax" else jnp.less
+    number = eqn.params["index_dtype"].type
 
-    def best(*column: Scalar) -> Scalar:
-        most, at = column[0], writer.constant(0, dtype)
-        for k, value in enumerate(column[1:], 1):
-            wins = writer.compare(better, value, most)
-            if value.dtype.kind == "f":  # the first NaN wins
-                nan, number = (
-                    writer.compare(how, v, v)
-                    for how, v in (("ne", value), ("eq", most))
-                )
-                wins = writer.apply("or", wins, writer.apply("and", nan, number))
-            most = writer.apply("select_n", wins, most, value, dtype=value.dtype)
-            place = writer.constant(k, dtype)
-            at = writer.apply("select_n", wins, at, place, dtype=dtype)
+    def best(*rows: Any) -> Any:
+        most, at = rows[0], jnp.full_like(rows[0], 0, number)
+        for k, row in enumerate(rows[1:], 1):
+            is_first_nan = (row != row) & (most == most)
+            wins = compare(row, most) | is_first_nan
+            most, at = jnp.where(wins, row, most), jnp.where(wins, number(k), at)
         return at
 
-    return [each(best, *_rows(x, eqn.params["axes"]))]
+    return writer.inline(best, *_rows(x, eqn.params["axes"]))
 
 
 @rule("dot_general")
@@ -161,24 +154,21 @@ def _dot_general(
     writer: Writer, eqn: Equation, x: Scalars, y: Scalars
 ) -> list[Scalars]:
     (x_sum, y_sum), (x_batch, y_batch) = eqn.params["dimension_numbers"]
-    x_rest = [k for k in range(x.ndim) if k not in (*x_sum, *x_batch)]
-    y_rest = [k for k in range(y.ndim) if k not in (*y_sum, *y_batch)]
-    batch, rest = len(x_batch), len(x_batch) + len(x_rest)
     form = _form(eqn)
+
+    def rows(z: Scalars, batch: Sequence[int], summed: Sequence[int]) -> Scalars:
+        rest = [k for k in range(z.ndim) if k not in (*batch, *summed)]
+        sizes = (math.prod(z.shape[k] for k in axes) for axes in (batch, rest, summed))
+        rows = z.transpose([*batch, *rest, *summed]).reshape(*sizes)
+        return each(lambda scalar: _cast(writer, scalar, form.dtype), rows)
+
+    x, y = rows(x, x_batch, x_sum)[:, :, None], rows(y, y_batch, y_sum)[:, None]
     multiply, add = ("and", "or") if form.dtype == bool else ("mul", "add")
-    cast = ft.partial(_cast, writer, dtype=form.dtype)
-    x = each(cast, x.transpose([*x_batch, *x_rest, *x_sum]))
-    y = each(cast, y.transpose([*y_batch, *y_rest, *y_sum]))
-
-    def one(place: tuple[int, ...]) -> Scalar:
-        left = x[(*place[:rest], ...)].flat
-        right = y[(*place[:batch], *place[rest:], ...)].flat
-        products = [*map(ft.partial(writer.apply, multiply), left, right)]
-        if not products:
-            return writer.constant(0, form.dtype)
-        return ft.reduce(ft.partial(writer.apply, add), products)
-
-    return [filled(form.shape, one)]
+    products = _rows(each(ft.partial(writer.apply, multiply), x, y), [3])
+    if not products:
+        return [filled(form.shape, lambda _: writer.constant(0, form.dtype))]
+    total = ft.reduce(ft.partial(each, ft.partial(writer.apply, add)), products)
+    return [total.reshape(form.shape)]
 
 
 def _cast(writer: Writer, scalar: Scalar, dtype: Any) -> Scalar:
@@ -196,9 +186,8 @@ def _start(writer: Writer, scalar: Scalar) -> Scalar:
     return _cast(writer, scalar, np.dtype("int64"))
 
 
-def _clamped(writer: Writer, start: Scalar, most: int) -> Scalar:
-    low, high = (writer.constant(k, start.dtype) for k in (0, most))
-    return writer.apply("clamp", low, start, high)
+def _all(writer: Writer, tests: Sequence[Scalar]) -> Scalar:
+    return ft.reduce(ft.partial(writer.apply, "and"), tests, writer.constant(1, bool))
 
 
 def _chosen(writer: Writer, test: Scalar, then: Scalars, otherwise: Scalars) -> Scalars:
@@ -206,8 +195,12 @@ def _chosen(writer: Writer, test: Scalar, then: Scalars, otherwise: Scalars) -> 
     return writer.elementwise("select_n", dtype, single(test), otherwise, then)
 
 
+Starts: TypeAlias = dict[int, Scalar]
+"""The start of a window along the axes of an array where it is not 0."""
+
+
 def _window(
-    writer: Writer, x: Scalars, starts: dict[int, Scalar], sizes: Sequence[int]
+    writer: Writer, x: Scalars, starts: Starts, sizes: Sequence[int]
 ) -> Scalars:
     """Return the window of an array that begins at `starts`, which are in range."""
     for axis, size in enumerate(sizes):
@@ -222,7 +215,7 @@ def _window(
 
 
 def _write_window(
-    writer: Writer, x: Scalars, update: Scalars, starts: dict[int, Scalar], combine: Any
+    writer: Writer, x: Scalars, update: Scalars, starts: Starts, combine: Any
 ) -> None:
     """Change a window of an array; if it is out of range, change nothing."""
     spans = []
@@ -244,12 +237,16 @@ def _write_window(
             for axis, k in enumerate(place)
             if axis in starts and starts[axis].known is None
         ]
-        window = (*(slice(k, k + n) for k, n in zip(place, update.shape)), ...)  # noqa: B905
+        # Without axes, a window is an element, which `...` keeps an array.
+        window = (*map(_span, place, update.shape), ...)
         new = combine(before[window], update)
         if tests:
-            test = ft.reduce(ft.partial(writer.apply, "and"), tests)
-            new = _chosen(writer, test, new, x[window])
+            new = _chosen(writer, _all(writer, tests), new, x[window])
         x[window] = new
+
+
+def _span(start: int, size: int) -> slice:
+    return slice(start, start + size)
 
 
 @rule("dynamic_slice")
@@ -257,70 +254,45 @@ def _dynamic_slice(
     writer: Writer, eqn: Equation, x: Scalars, *starts: Scalars
 ) -> list[Scalars]:
     sizes = eqn.params["slice_sizes"]
-    return [_window(writer, x, _in_range(writer, starts, x.shape, sizes), sizes)]
+    found = dict(enumerate(_start(writer, start[()]) for start in starts))
+    return [_window(writer, x, _clamped(writer, found, x.shape, sizes), sizes)]
 
 
 @rule("dynamic_update_slice")
 def _dynamic_update_slice(
     writer: Writer, eqn: Equation, x: Scalars, update: Scalars, *starts: Scalars
 ) -> list[Scalars]:
-    places = _in_range(writer, starts, x.shape, update.shape)
+    found = dict(enumerate(_start(writer, start[()]) for start in starts))
+    found = _clamped(writer, found, x.shape, update.shape)
     out = x.copy()
-    _write_window(writer, out, update, places, lambda old, new: new)
+    _write_window(writer, out, update, found, lambda old, new: new)
     return [out]
 
 
-def _in_range(
+def _starts(
     writer: Writer,
-    starts: Sequence[Scalars],
-    shape: Sequence[int],
-    sizes: Sequence[int],
-) -> dict[int, Scalar]:
-    """Return the start along each axis, so that the window is inside."""
-    return {
-        axis: _clamped(writer, _start(writer, start[()]), n - size)
-        for axis, (start, n, size) in enumerate(zip(starts, shape, sizes, strict=True))
-    }
+    indices: Scalars,
+    place: tuple[int, ...],
+    axes: Sequence[int],
+    batching: Iterable[tuple[int, int]],
+) -> Starts:
+    """Return the start of the window of a gather or scatter for a row of `indices`."""
+    row = (_start(writer, s) for s in indices[(*place, ...)].flat)
+    own = {axis: writer.constant(place[k], "int32") for axis, k in batching}
+    return dict(zip(axes, row, strict=True)) | own
 
 
-_COMBINED = "add", "sub", "mul", "min", "max"
+def _clamped(
+    writer: Writer, starts: Starts, shape: Sequence[int], sizes: Sequence[int]
+) -> Starts:
+    """Return the starts that are nearest and whose window is inside of an array."""
 
+    def inside(axis: int, start: Scalar) -> Scalar:
+        most = shape[axis] - sizes[axis]
+        low, high = (writer.constant(k, start.dtype) for k in (0, most))
+        return writer.apply("clamp", low, start, high)
 
-class _Indices:
-    """The places of the windows of a gather or scatter, for each element of a batch."""
-
-    def __init__(
-        self,
-        writer: Writer,
-        array: Scalars,
-        axes: Sequence[int],
-        batching: Sequence[tuple[int, int]],
-    ):
-        self.writer, self.array = writer, array
-        self.axes, self.batching = axes, batching
-
-    def starts(self, batch: tuple[int, ...]) -> dict[int, Scalar]:
-        """Return the start along each axis."""
-        row = [_start(self.writer, s) for s in self.array[(*batch, ...)].flat]
-        of_batch = {
-            axis: self.writer.constant(batch[position], "int32")
-            for axis, position in self.batching
-        }
-        return dict(zip(self.axes, row, strict=True)) | of_batch
-
-    def clamped(self, batch: tuple[int, ...], most: Sequence[int]) -> dict[int, Scalar]:
-        """Return starts in range."""
-        pairs = self.starts(batch).items()
-        return {axis: _clamped(self.writer, s, most[axis]) for axis, s in pairs}
-
-    def are_inside(self, batch: tuple[int, ...], most: Sequence[int]) -> Scalar:
-        """Return whether the window is inside of an array."""
-        test = self.writer.constant(True, bool)
-        for axis, start in self.starts(batch).items():
-            for how, end in (("ge", 0), ("le", most[axis])):
-                other = self.writer.compare(how, start, end)
-                test = self.writer.apply("and", test, other)
-        return test
+    return {axis: inside(axis, start) for axis, start in starts.items()}
 
 
 @rule("gather")
@@ -330,20 +302,20 @@ def _gather(
     params: Any = eqn.params
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
     offsets, batching = numbers.offset_dims, numbers.operand_batching_dims
-    dropped = (*numbers.collapsed_slice_dims, *batching)
-    most = [n - size for n, size in zip(x.shape, sizes, strict=True)]
     pairs = [*zip(batching, numbers.start_indices_batching_dims, strict=True)]
-    places = _Indices(writer, indices, numbers.start_index_map, pairs)
 
     @ft.cache
     def window(batch: tuple[int, ...]) -> Scalars:
-        out = _window(writer, x, places.clamped(batch, most), sizes)
-        out = out.squeeze(dropped)
+        starts = _starts(writer, indices, batch, numbers.start_index_map, pairs)
+        near = _clamped(writer, starts, x.shape, sizes)
+        out = _window(writer, x, near, sizes)
+        out = out.squeeze((*numbers.collapsed_slice_dims, *batching))
         if "FILL" not in str(params["mode"]):
             return out
+        # A start that is nearest to itself is inside.
+        same = [writer.compare("eq", near[axis], k) for axis, k in starts.items()]
         fill = np.full(out.shape, _fill_value(eqn), _form(eqn).dtype)
-        inside = places.are_inside(batch, most)
-        return _chosen(writer, inside, out, writer.scalars(fill))
+        return _chosen(writer, _all(writer, same), out, writer.scalars(fill))
 
     def one(place: tuple[int, ...]) -> Any:
         batch = tuple(k for axis, k in enumerate(place) if axis not in offsets)
@@ -362,6 +334,9 @@ def _fill_value(eqn: Equation) -> Any:
     return math.nan if jnp.issubdtype(dtype, jnp.floating) else True
 
 
+_COMBINED = "add", "sub", "mul", "min", "max"
+
+
 @rule("scatter", *(f"scatter{s}{name}" for name in _COMBINED for s in "-_"))
 def _scatter(
     writer: Writer, eqn: Equation, x: Scalars, indices: Scalars, updates: Scalars
@@ -369,24 +344,22 @@ def _scatter(
     params: Any = eqn.params
     numbers = params["dimension_numbers"]
     windows, batching = numbers.update_window_dims, numbers.operand_batching_dims
-    dropped = (*numbers.inserted_window_dims, *batching)
     outer = [k for k in range(updates.ndim) if k not in windows]
     updates = updates.transpose([*outer, *windows])
     pairs = [*zip(batching, numbers.scatter_indices_batching_dims, strict=True)]
-    axes = numbers.scatter_dims_to_operand_dims
-    places = _Indices(writer, indices, axes, pairs)
     name = eqn.primitive.name.replace("-", "_").removeprefix("scatter").strip("_")
 
     def combine(old: Scalars, new: Scalars) -> Scalars:
         return each(ft.partial(writer.apply, name), old, new) if name else new
 
-    out = x.copy()
+    out, axes = x.copy(), numbers.scatter_dims_to_operand_dims
     for batch in np.ndindex(*updates.shape[: len(outer)]):
-        update = np.expand_dims(updates[(*batch, ...)], dropped)
-        starts = places.starts(batch)
+        update = np.expand_dims(
+            updates[(*batch, ...)], (*numbers.inserted_window_dims, *batching)
+        )
+        starts = _starts(writer, indices, batch, axes, pairs)
         if "CLIP" in str(params["mode"]):
-            most = np.subtract(x.shape, update.shape).tolist()
-            starts = places.clamped(batch, most)
+            starts = _clamped(writer, starts, x.shape, update.shape)
         _write_window(writer, out, update, starts, combine)
     return [out]
 

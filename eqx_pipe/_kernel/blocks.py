@@ -4,27 +4,22 @@ A block runs the whole program for a number of points, its lanes. Numbers that d
 depend on the point are kept once, all others in vectors. A loop whose lanes take
 different numbers of steps goes on until all have finished, and keeps the carries of
 those that have; a branch is skipped if no lane takes it. The mask of lanes is passed
-down, so that a loop inside of another never runs for a lane that has finished.
-
-If the program has one loop whose number of steps depends on the point, with nothing
-but arithmetic before and after it, lanes that have finished take the next points,
-while the others go on. This costs as much as some steps, so it is done when the lanes
-that wait have missed as many.
+down, so that a loop inside of another never runs for a lane that has finished. Lanes
+that have finished the program's only loop take other points (`pool`).
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._errors import value_error
-from .elementary import FUNCTIONS, calls_c, threefry
 from .elementwise import ELEMENTWISE
 from .llvm import Code, Value
+from .pool import Pool, parts_of, steps_of_refill
 from .scalars import (
     Block,
     Choice,
-    Draw,
     Load,
     Loop,
     Operation,
@@ -32,6 +27,7 @@ from .scalars import (
     Scalar,
     Store,
     Table,
+    within,
 )
 
 _BOOL, _INDEX = np.dtype(bool), np.dtype("int64")
@@ -51,7 +47,7 @@ def kernel_code(program: Program, results: Sequence[Result], code: Code) -> str:
     """Return the LLVM function that computes a program for `n` points.
 
     Its arguments are the addresses of the operands and of the results, the number of
-    points, at least as many as a block has lanes, and it returns 1 if it was stopped.
+    points, at least 1, and it returns 1 if it was stopped.
     """
     writer = _Writer(code, program)
     operands, block = program.operands, program.block
@@ -62,8 +58,8 @@ def kernel_code(program: Program, results: Sequence[Result], code: Code) -> str:
         if not operand.lanes:
             for at, scalar in enumerate(operand.scalars):
                 writer.values[scalar] = _load(code, base, scalar.dtype, at)
-    before, loop, after = _parts(block, writer.varying)
-    pool = _Pool(writer, refills=loop is not None)
+    before, loop, after = parts_of(block, writer.varying)
+    pool = Pool(code, refills=loop is not None)
     code.jump("fill")
     code.label("fill")
     points = pool.take()
@@ -74,33 +70,34 @@ def kernel_code(program: Program, results: Sequence[Result], code: Code) -> str:
                 writer.values[scalar] = _gather(code, base, scalar.dtype, places)
     writer.steps(before, pool.fresh)
     if loop is not None:
-        used = {*_read_by([loop, *after]), *block.outputs}
-        pool.keep([s for s in writer.values if s in writer.varying and s in used])
+        used = {x for x in within([loop, after, block.outputs]) if type(x) is Scalar}
+        used &= writer.varying
+        for scalar, value in writer.values.items():
+            if scalar in used:
+                writer.values[scalar], _ = pool.kept(value)
+        slots = [pool.kept(writer.read(scalar))[1] for scalar in loop.init]
         moved = sum(len(o.scalars) for o in operands) + sum(r.size for r in results)
-        pool.run(loop, _work(before) + _work(after) + _MEMORY * moved)
+        pool.begin(steps_of_refill(before, loop, after, moved))
+        writer.loop(loop, slots, None, pool.goes_on)
     writer.steps(after, None)
     scalars = iter(block.outputs)
     for result, base in zip(results, outputs, strict=True):
         for at in range(result.size):
             value = code.spread(writer.read(next(scalars)))
             places = points * result.size + at
-            _scatter(code, base, value, places, pool.finished)
+            _scatter(code, base, value, places, pool.finished())
     code.branch(pool.has_more(), "fill", "end")
     code.label("end")
     code.emit("ret i32 0")
     code.label("stopped")
     code.emit("ret i32 1")
-    return "\n".join(
-        [
-            "@stop = global ptr null",
-            *(text for text, _ in code.functions.values()),
-            "define internal i32 @kernel(ptr %operands, ptr %results, i64 %n) #0 {",
-            *code.allocations,
-            *code.lines,
-            "}",
-            *sorted(code.declarations),
-        ]
-    )
+    parts = [
+        "@stop = global ptr null",
+        *(text for text, *_ in code.functions.values()),
+        code.definition("i32 @kernel(ptr %operands, ptr %results, i64 %n)"),
+        *sorted(code.declarations),
+    ]
+    return "\n".join(parts)
 
 
 def _argument(code: Code, base: str, place: int) -> str:
@@ -109,220 +106,53 @@ def _argument(code: Code, base: str, place: int) -> str:
     return code.register(f"load ptr, ptr {slot}")
 
 
-def _memory(code: Code, dtype: np.dtype) -> str:
-    """Return the type of a dtype in memory, where a bool is a byte."""
-    return "i8" if dtype == _BOOL else code.type(dtype)
+def _in_memory(dtype: np.dtype) -> np.dtype:
+    """Return the dtype of numbers in memory, where a bool is a byte."""
+    return np.dtype("uint8") if dtype == _BOOL else dtype
 
 
 def _load(code: Code, base: str, dtype: np.dtype, place: int) -> Value:
-    kind = _memory(code, dtype)
+    stored = _in_memory(dtype)
+    kind = code.type(stored)
     address = code.register(f"getelementptr {kind}, ptr {base}, i64 {place}")
-    text = code.register(f"load {kind}, ptr {address}")
-    return _from_memory(code, Value(code, text, dtype))
+    return code.load(address, stored).to(dtype)
 
 
-def _from_memory(code: Code, value: Value) -> Value:
-    if value.dtype != _BOOL:
-        return value
-    byte = value.changed(dtype=np.dtype("uint8"))
-    return byte.compare("ne", 0)
-
-
-def _addresses(code: Code, base: str, kind: str, places: Value) -> str:
-    return code.register(f"getelementptr {kind}, ptr {base}, {places}")
+def _addresses(
+    code: Code, base: str, dtype: np.dtype, places: Value
+) -> tuple[str, str]:
+    """Return the type and the register of addresses, one for each lane."""
+    text = f"getelementptr {code.type(dtype)}, ptr {base}, {places}"
+    return f"<{code.width} x ptr>", code.register(text)
 
 
 def _gather(code: Code, base: str, dtype: np.dtype, places: Value) -> Value:
-    width, kind = code.width, _memory(code, dtype)
-    vector, name = f"<{width} x {kind}>", code.suffix(kind)
-    function = f"@llvm.masked.gather.{name}.v{width}p0"
-    arguments = f"<{width} x ptr>", f"<{width} x i1>", vector
-    code.declarations.add(f"declare {vector} {function}({', '.join(arguments)})")
-    addresses = _addresses(code, base, kind, places)
-    text = code.register(
-        f"call {vector} {function}(<{width} x ptr> {addresses}, "
-        f"<{width} x i1> splat (i1 true), {vector} zeroinitializer)"
+    stored = _in_memory(dtype)
+    kind, end = code.type(stored, True), code.suffix(stored, True)
+    all_lanes = code.spread(code.constant(True, bool))
+    text = code.call(
+        kind,
+        f"@llvm.masked.gather.{end}.v{code.width}p0",
+        _addresses(code, base, stored, places),
+        (all_lanes.type, all_lanes.text),
+        (kind, "zeroinitializer"),
     )
-    return _from_memory(code, Value(code, text, dtype, lanes=True))
+    return Value(code, code.register(text), stored, lanes=True).to(dtype)
 
 
 def _scatter(
     code: Code, base: str, value: Value, places: Value, mask: Value | None
 ) -> None:
-    width, kind = code.width, _memory(code, value.dtype)
-    vector, name = f"<{width} x {kind}>", code.suffix(kind)
-    function = f"@llvm.masked.scatter.{name}.v{width}p0"
-    arguments = vector, f"<{width} x ptr>", f"<{width} x i1>"
-    code.declarations.add(f"declare void {function}({', '.join(arguments)})")
-    addresses = _addresses(code, base, kind, places)
-    value = value.to("uint8") if value.dtype == _BOOL else value
+    value = value.to(_in_memory(value.dtype))
     mask = code.spread(code.constant(True, bool)) if mask is None else mask
-    code.emit(f"call void {function}({value}, <{width} x ptr> {addresses}, {mask})")
-
-
-# What a step takes, in vector operations of arithmetic, about: elementary functions,
-# those of C's library, random words, numbers that are read or written lane by lane, and
-# the turns of a loop.
-_FUNCTION, _IN_C, _DRAW, _MEMORY, _TURNS = 20, 500, 120, 32, 8
-
-
-def _work(steps: Iterable[Any]) -> int:
-    """Estimate how long steps take."""
-
-    def of(step: Any) -> int:
-        match step:
-            case Operation():
-                name = step.primitive
-                if calls_c(name, step.output.dtype):
-                    return _IN_C
-                return _FUNCTION if name in FUNCTIONS or name == "rem" else 1
-            case Draw():
-                return _DRAW
-            case Loop():
-                return _TURNS * (_work(step.test.steps) + _work(step.body.steps))
-            case Choice():
-                return sum(_work(branch.steps) for branch in step.branches)
-            case _:
-                return 1
-
-    return sum(map(of, steps))
-
-
-def _blocks_of(step: Any) -> list[Block]:
-    """Return the blocks within a step."""
-    match step:
-        case Loop():
-            return [step.test, step.body]
-        case Choice():
-            return step.branches
-        case _:
-            return []
-
-
-def _all(steps: Iterable[Any]) -> Iterator[Any]:
-    """Yield steps and those within them."""
-    for step in steps:
-        yield step
-        for block in _blocks_of(step):
-            yield from _all(block.steps)
-
-
-def _read_by(steps: Iterable[Any]) -> Iterator[Scalar]:
-    """Yield the scalars that steps read."""
-    for step in _all(steps):
-        match step:
-            case Operation() | Draw():
-                yield from step.inputs
-            case Store():
-                yield from (step.place, step.value)
-            case Load():
-                yield step.place
-            case Loop():
-                yield from step.init
-            case Choice():
-                yield step.which
-        for block in _blocks_of(step):
-            yield from block.outputs
-
-
-def _parts(
-    block: Block, varying: Collection[Scalar]
-) -> tuple[list[Any], Loop | None, list[Any]]:
-    """Return the loop whose lanes are refilled, and the steps before and after it."""
-    steps = block.steps
-    places = [k for k, step in enumerate(steps) if isinstance(step, Loop)]
-    if len(places) == 1 and steps[places[0]].test.outputs[0] in varying:
-        k = places[0]
-        before, after = steps[:k], steps[k + 1 :]
-        # Other loops and tables would run for all lanes, to refill some.
-        inside = _all([*before, *after])
-        if not any(isinstance(step, Loop | Store) for step in inside):
-            return before, steps[k], after
-    return steps, None, []
-
-
-class _Pool:
-    """The points of a block's lanes, which take others as they finish.
-
-    The lanes that have a new point are `fresh`, and those that have done theirs
-    `finished`; `None` stands for all lanes.
-    """
-
-    def __init__(self, writer: "_Writer", refills: bool):
-        self.writer, self.code, self.refills = writer, writer.code, refills
-        self.fresh: Value | None = None
-        self.finished: Value | None = None
-        self.next, self.limit, self.missed = (
-            self.code.allocate("i64", zeros=True) for _ in range(3)
-        )
-        self.points = self.code.allocate(self.code.type(_INDEX, True), zeros=True)
-        self.busy = self.code.allocate(self.code.type(_BOOL, True), zeros=True)
-        self.num_points = Value(self.code, "%n", _INDEX)
-
-    def take(self) -> Value:
-        """Return the points of the lanes: the next for those that are not busy."""
-        code, width = self.code, self.code.width
-        begin = code.load(self.next, _INDEX)
-        if not self.refills:
-            # The last block overlaps the one before, and writes the same values again.
-            last = self.num_points - width
-            code.store(begin + width, self.next)
-            return (begin < last).where(begin, last) + code.each_lane(range(width))
-        free = ~code.load(self.busy, _BOOL, True)
-        bits = code.mask_bits(free)
-        before = code.each_lane([2**k - 1 for k in range(width)], bits.dtype)
-        place = begin + (bits & before).call("ctpop").to(_INDEX)
-        self.fresh = free & (place < self.num_points)
-        code.store(begin + bits.call("ctpop").to(_INDEX), self.next)
-        points = self.fresh.where(place, code.load(self.points, _INDEX, True))
-        code.store(points, self.points)
-        return points
-
-    def has_more(self) -> Value:
-        """Return whether points are left."""
-        return self.code.load(self.next, _INDEX) < self.num_points
-
-    def keep(self, scalars: Sequence[Scalar]) -> None:
-        """Give the lanes that are not fresh their own values back."""
-        for scalar in scalars:
-            value = self.writer.read(scalar)
-            slot = self.code.allocate(value.type, zeros=True)
-            self.writer.values[scalar] = self._kept(value, slot)
-
-    def _kept(self, value: Value, slot: str) -> Value:
-        assert self.fresh is not None
-        old = self.code.load(slot, value.dtype, True)
-        value = self.fresh.where(value, old)
-        self.code.store(value, slot)
-        return value
-
-    def run(self, loop: Loop, work: int) -> None:
-        """Write the loop, which ends when a refill costs less than to wait.
-
-        `work` is that of a refill.
-        """
-        code, width = self.code, self.code.width
-        slots = [
-            code.allocate(code.type(s.dtype, True), zeros=True) for s in loop.carry
-        ]
-        for init, slot in zip(loop.init, slots, strict=True):
-            self._kept(code.spread(self.writer.read(init)), slot)
-        of_turn = _work([*loop.test.steps, *loop.body.steps])
-        limit = code.constant(width * work // max(1, of_turn), _INDEX)
-        without_end = np.iinfo(_INDEX).max
-        code.store(self.has_more().where(limit, without_end), self.limit)
-        code.store(code.constant(0, _INDEX), self.missed)
-
-        def goes_on(active: Value) -> Value:
-            bits = code.mask_bits(active)
-            code.store(active, self.busy)
-            missed = code.load(self.missed, _INDEX)
-            missed = missed + (width - bits.call("ctpop").to(_INDEX))
-            code.store(missed, self.missed)
-            return bits.compare("ne", 0) & (missed <= code.load(self.limit, _INDEX))
-
-        self.writer.loop(loop, slots, None, goes_on)
-        self.finished = ~code.load(self.busy, _BOOL, True)
+    text = code.call(
+        "void",
+        f"@llvm.masked.scatter.{code.suffix(value.dtype, True)}.v{code.width}p0",
+        (value.type, value.text),
+        _addresses(code, base, value.dtype, places),
+        (mask.type, mask.text),
+    )
+    code.emit(text)
 
 
 class _Writer:
@@ -346,9 +176,6 @@ class _Writer:
         for step in steps:
             match step:
                 case Operation():
-                    if any(s in self.varying for s in step.inputs):
-                        self.varying.add(step.output)
-                case Draw():
                     if any(s in self.varying for s in step.inputs):
                         self.varying.update(step.outputs)
                 case Store():
@@ -387,8 +214,9 @@ class _Writer:
             return self.code.constant(scalar.known, scalar.dtype)
         return self.values[scalar]
 
-    def as_marked(self, scalar: Scalar, value: Value) -> Value:
-        """Return a value as a vector if `scalar` depends on the point."""
+    def as_marked(self, scalar: Scalar, value: Value | None = None) -> Value:
+        """Return a value, by default its own, as a vector if `scalar` varies."""
+        value = self.read(scalar) if value is None else value
         return self.code.spread(value) if scalar in self.varying else value
 
     def steps(self, steps: Sequence[Any], mask: Value | None) -> None:
@@ -397,12 +225,9 @@ class _Writer:
             match step:
                 case Operation():
                     inputs = self.code.together(*map(self.read, step.inputs))
-                    function = ELEMENTWISE[step.primitive]
-                    self.values[step.output] = function(*inputs, **step.params)
-                case Draw():
-                    words = map(self.read, step.inputs)
-                    draws = self.code.function("threefry", threefry, *words)
-                    self.values |= zip(step.outputs, draws, strict=True)
+                    found = ELEMENTWISE[step.primitive](*inputs, **step.params)
+                    found = found if isinstance(found, list) else [found]
+                    self.values |= zip(step.outputs, found, strict=True)
                 case Store():
                     address, varying = self._address(step)
                     value = self.read(step.value)
@@ -460,7 +285,7 @@ class _Writer:
         self._poll()
         self._recall(slots, loop.carry)
         self.steps(loop.test.steps, mask)
-        test = self.read(loop.test.outputs[0])
+        test = self.as_marked(loop.test.outputs[0])
         # Values of lanes that are off must not keep a loop going.
         active = test & mask if test.lanes and mask is not None else test
         code.branch(goes_on(active), body, end)
@@ -562,17 +387,6 @@ _MANY, _FEW, _LONG_CARRY = 4, 2, 8
 
 def lanes_of(program: Program, vector_bytes: int) -> int:
     """Return the number of lanes of a block, for vectors of `float32`."""
-    is_long = _longest_carry(program.block.steps) > _LONG_CARRY
+    loops = (x for x in within(program.block) if isinstance(x, Loop))
+    is_long = any(len(loop.carry) > _LONG_CARRY for loop in loops)
     return (_FEW if is_long else _MANY) * vector_bytes // 4
-
-
-def _longest_carry(steps: Sequence[Any]) -> int:
-    longest = 0
-    for step in steps:
-        if isinstance(step, Loop):
-            inner = _longest_carry([*step.test.steps, *step.body.steps])
-            longest = max(longest, len(step.carry), inner)
-        elif isinstance(step, Choice):
-            inner = (_longest_carry(branch.steps) for branch in step.branches)
-            longest = max(longest, *inner)
-    return longest

@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from .elementary import FUNCTIONS
+from .elementary import FUNCTIONS, threefry
 from .llvm import Value, quotient, remainder, shift
 
 
@@ -93,7 +93,7 @@ ELEMENTWISE: dict[str, Callable[..., Value]] = {
     "shift_right_logical": lambda x, y: shift("lshr", x, y),
     "shift_right_arithmetic": lambda x, y: shift("ashr", x, y),
     "population_count": lambda x: x.call("ctpop"),
-    "clz": lambda x: x.code.intrinsic("ctlz", x, tail="i1 false"),  # defined for 0
+    "clz": lambda x: x.code.intrinsic("ctlz", x, tail=[("i1", "false")]),  # for 0
     "eq": lambda x, y: x.equals(y),
     "ne": lambda x, y: x.compare("ne", y),
     "lt": lambda x, y: x < y,
@@ -125,6 +125,7 @@ ELEMENTWISE: dict[str, Callable[..., Value]] = {
     "copy": lambda x: x,
     "copy_p": lambda x: x,
     "stop_gradient": lambda x: x,
+    "threefry2x32": lambda *words: words[0].code.function("threefry", threefry, *words),
     **FUNCTIONS,
 }
 """Functions of values, and of the parameters of a primitive below."""
@@ -137,23 +138,13 @@ PARAMETERS = {
 }
 """The only parameter of a primitive that changes its values."""
 
+_OPERATORS = "add sub mul neg and or xor not lt le gt ge".split()
 _ON_INTEGERS: dict[str, Callable[..., Any]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "neg": np.negative,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-    "not": np.invert,
+    **{name: ELEMENTWISE[name] for name in _OPERATORS},  # Python's, as for values
     "max": np.maximum,
     "min": np.minimum,
     "eq": np.equal,
     "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
     "clamp": lambda low, x, high: np.minimum(np.maximum(low, x), high),
     "select_n": lambda which, *cases: cases[max(0, min(int(which), len(cases) - 1))],
     "convert_element_type": lambda x: x,

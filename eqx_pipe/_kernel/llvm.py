@@ -7,8 +7,10 @@ Only this file writes such instructions, each after a guard, with XLA's results.
 """
 
 import contextlib
+import copy
 import dataclasses
 import functools as ft
+import itertools as it
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -170,8 +172,8 @@ class Code:
         self.lines: list[str] = []
         self.allocations: list[str] = []
         self.declarations: set[str] = set()
-        self.functions: dict[str, tuple[str, list[Value]]] = {}
-        self._count = 0
+        self.functions: dict[str, tuple[str, str, list[Value]]] = {}
+        self._names = it.count()
 
     def type(self, dtype: np.dtype, lanes: bool = False) -> str:
         """Return the LLVM type of a dtype."""
@@ -180,8 +182,7 @@ class Code:
 
     def name(self, stem: str = "v") -> str:
         """Return a new name for a register or a label."""
-        self._count += 1
-        return f"{stem}{self._count}"
+        return f"{stem}{next(self._names)}"
 
     def emit(self, line: str) -> None:
         """Append an instruction without a result."""
@@ -286,15 +287,21 @@ class Code:
         text = self.register(f"select {test}, {then}, {otherwise}")
         return then.changed(text=text)
 
-    def intrinsic(self, name: str, *values: Value, tail: str = "") -> Value:
+    def call(self, result: str, function: str, *arguments: tuple[str, str]) -> str:
+        """Declare a function, and return the text that calls it.
+
+        Arguments are pairs of a type and a number or register.
+        """
+        kinds = ", ".join(kind for kind, _ in arguments)
+        self.declarations.add(f"declare {result} {function}({kinds}) nounwind")
+        return f"call {result} {function}({', '.join(map(' '.join, arguments))})"
+
+    def intrinsic(self, name: str, *values: Value, tail: Sequence[Any] = ()) -> Value:
         """Call a function of LLVM on values of one dtype, which it returns."""
         values = tuple(self.together(*values))
-        kind = values[0].type
-        function = f"@llvm.{name}.{self._suffix(values[0])}"
-        kinds = ", ".join([kind] * len(values) + (["i1"] if tail else []))
-        self.declarations.add(f"declare {kind} {function}({kinds})")
-        texts = ", ".join([*map(str, values), *([tail] if tail else [])])
-        text = self.register(f"call {kind} {function}({texts})")
+        kind, end = values[0].type, self.suffix(values[0].dtype, values[0].lanes)
+        arguments = *((kind, v.text) for v in values), *tail
+        text = self.register(self.call(kind, f"@llvm.{name}.{end}", *arguments))
         return values[0].changed(text=text)
 
     def convert_by(self, name: str, value: Value, dtype: np.dtype) -> Value:
@@ -305,11 +312,11 @@ class Code:
     def saturate(self, value: Value, dtype: np.dtype) -> Value:
         """Convert a float to the nearest integer of a dtype towards 0; NaN to 0."""
         result = value.changed(dtype=dtype)
-        name = "fptosi.sat" if dtype.kind == "i" else "fptoui.sat"
-        function = f"@llvm.{name}.{self._suffix(result)}.{self._suffix(value)}"
-        self.declarations.add(f"declare {result.type} {function}({value.type})")
-        text = self.register(f"call {result.type} {function}({value})")
-        return result.changed(text=text)
+        name = "fptosi" if dtype.kind == "i" else "fptoui"
+        ends = (self.suffix(v.dtype, v.lanes) for v in (result, value))
+        function = f"@llvm.{name}.sat.{'.'.join(ends)}"
+        text = self.call(result.type, function, (value.type, value.text))
+        return result.changed(text=self.register(text))
 
     def mask_bits(self, test: Value) -> Value:
         """Return the truth of each lane as the bits of an integer."""
@@ -325,13 +332,11 @@ class Code:
     def libm(self, name: str, *values: Value) -> Value:
         """Call a function of C's library, lane by lane."""
         if any(v.lanes for v in values):
-            each = ft.partial(self._lane_by_lane, name)
+            each = lambda *xs: xs[0].code._lane_by_lane(name, *xs)  # noqa: E731
             return self.function(f"each.{name}", each, *values)[0]
         kind = values[0].type
-        kinds = ", ".join([kind] * len(values))
-        self.declarations.add(f"declare {kind} @libm.{name}({kinds}) nounwind")
-        texts = ", ".join(map(str, values))
-        text = self.register(f"call {kind} @libm.{name}({texts})")
+        arguments = ((kind, v.text) for v in values)
+        text = self.register(self.call(kind, f"@libm.{name}", *arguments))
         return values[0].changed(text=text)
 
     def _lane_by_lane(self, name: str, *values: Value) -> list[Value]:
@@ -347,13 +352,11 @@ class Code:
             out = out.changed(text=text)
         return [out]
 
-    def suffix(self, kind: str, lanes: bool = True) -> str:
+    def suffix(self, dtype: np.dtype, lanes: bool) -> str:
         """Return how names of LLVM's functions end for a type."""
-        name = {"float": "f32", "double": "f64"}.get(kind, kind)
+        bits = self.type(dtype).removeprefix("i")
+        name = {"float": "f32", "double": "f64"}.get(bits, f"i{bits}")
         return f"v{self.width}{name}" if lanes else name
-
-    def _suffix(self, value: Value) -> str:
-        return self.suffix(self.type(value.dtype), value.lanes)
 
     def function(
         self, name: str, write: Callable[..., Sequence[Value]], *values: Value
@@ -364,34 +367,26 @@ class Code:
         dtypes = ".".join(v.dtype.name for v in values)
         name = f"{name}.{dtypes}.{'lanes' if values[0].lanes else 'shared'}"
         if name not in self.functions:
-            self.functions[name] = "", []
-            outer = self.lines, self.allocations
-            self.lines, self.allocations = [], []
-            arguments = [v.changed(text=f"%{self.name('x')}") for v in values]
-            outputs = write(*arguments)
+            inner = copy.copy(self)
+            inner.lines, inner.allocations = [], []
+            given = [v.changed(code=inner, text=f"%x{k}") for k, v in enumerate(values)]
+            outputs, result = list(write(*given)), "poison"
             kinds = f"{{ {', '.join(v.type for v in outputs)} }}"
-            result = "poison"
             for k, v in enumerate(outputs):
-                result = self.register(f"insertvalue {kinds} {result}, {v}, {k}")
-            self.emit(f"ret {kinds} {result}")
-            text = "\n".join(
-                [
-                    f"define internal {kinds} @{name}({', '.join(map(str, arguments))})"
-                    " #0 {",
-                    *self.allocations,
-                    *self.lines,
-                    "}",
-                ]
-            )
-            self.lines, self.allocations = outer
-            self.functions[name] = text, list(outputs)
-        outputs = self.functions[name][1]
-        kinds = f"{{ {', '.join(v.type for v in outputs)} }}"
+                result = inner.register(f"insertvalue {kinds} {result}, {v}, {k}")
+            inner.emit(f"ret {kinds} {result}")
+            head = f"{kinds} @{name}({', '.join(map(str, given))})"
+            self.functions[name] = inner.definition(head), kinds, outputs
+        _, kinds, outputs = self.functions[name]
         text = self.register(f"call {kinds} @{name}({', '.join(map(str, values))})")
-        return [
-            v.changed(text=self.register(f"extractvalue {kinds} {text}, {k}"))
-            for k, v in enumerate(outputs)
-        ]
+        texts = (f"extractvalue {kinds} {text}, {k}" for k in range(len(outputs)))
+        results = zip(outputs, map(self.register, texts), strict=True)
+        return [v.changed(code=self, text=text) for v, text in results]
+
+    def definition(self, head: str) -> str:
+        """Return the function of these instructions."""
+        lines = *self.allocations, *self.lines
+        return "\n".join([f"define internal {head} #0 {{", *lines, "}"])
 
     def patched(
         self, value: Value, test: Value, other: Callable[..., Value], *values: Value

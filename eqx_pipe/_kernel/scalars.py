@@ -2,8 +2,8 @@
 
 An array is a NumPy array of `Scalar`s, so reshaping, slicing and joining arrays leave
 no trace in the program. It consists of elementwise `Operation`s, `Loop`s, `Choice`s,
-draws of random words, and `Table`s, the arrays of a `scan`. What does not depend on the
-point and is not in a loop is computed by JAX, once, and becomes an operand.
+and `Table`s, the arrays of a `scan`. What does not depend on the point and is not in a
+loop is computed by JAX, once, and becomes an operand.
 """
 
 import math
@@ -66,13 +66,6 @@ class Operation(NamedTuple):
 
     primitive: str
     params: dict[str, Any]
-    inputs: Sequence[Scalar]
-    output: Scalar
-
-
-class Draw(NamedTuple):
-    """Two random words, of the Threefry generator."""
-
     inputs: Sequence[Scalar]
     outputs: Sequence[Scalar]
 
@@ -162,6 +155,14 @@ def program_of(
             "better than a kernel"
         )
     return Program(writer.operands, Block(writer.steps, outputs))
+
+
+def within(part: Any) -> Iterator[Any]:
+    """Yield steps, scalars and all other parts of a program, down to the innermost."""
+    yield part
+    if isinstance(part, list | tuple):
+        for inner in part:
+            yield from within(inner)
 
 
 def each(function: Callable[..., Any], *arrays: Scalars) -> Scalars:
@@ -359,7 +360,7 @@ class Writer:
                 return Scalar(dtype, known)
         out = Scalar(dtype)
         params = {k: v for k, v in params.items() if k == PARAMETERS.get(name)}
-        self.write(Operation(name, params, inputs, out))
+        self.write(Operation(name, params, inputs, [out]))
         return out
 
     def compare(self, name: str, x: Scalar, y: Scalar | int) -> Scalar:
@@ -457,7 +458,7 @@ def _while(writer: Writer, eqn: Equation, *inputs: Scalars) -> list[Scalars]:
     test_consts, body_consts = inputs[:num_test], inputs[num_test:][:num_body]
     init = inputs[num_test + num_body :]
     inner = open_jaxpr(params["body_jaxpr"])[0]
-    # What the body passes on is no carry, so lanes may share it.
+    # Values that the body returns unchanged stay inputs, which lanes can share.
     carried = inner.invars[num_body:]
     passed = [a is b for a, b in zip(inner.outvars, carried, strict=True)]
 
@@ -569,7 +570,7 @@ class _RowTable:
 def _threefry(writer: Writer, eqn: Equation, *inputs: Scalars) -> list[Scalars]:
     def draw(*words: Scalar) -> tuple[Scalar, Scalar]:
         outputs = Scalar("uint32"), Scalar("uint32")
-        writer.write(Draw(words, outputs))
+        writer.write(Operation("threefry2x32", {}, words, outputs))
         return outputs
 
     pairs = each(draw, *inputs)

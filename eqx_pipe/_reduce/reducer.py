@@ -128,12 +128,12 @@ def pick(function: str, by: By, values: PyTree) -> PyTree:
     raise type_error(function, wrong, cure)
 
 
-def picked(reducer: Any, struct: PyTree) -> PyTree:
+def picked(reducer: AbstractReducer, struct: PyTree) -> PyTree:
     """Return the shapes and dtypes of the part that a reducer's `by` selects."""
     return jax.eval_shape(_picking(reducer), struct)
 
 
-def pick_all(reducer: Any, values: PyTree) -> PyTree:
+def pick_all(reducer: AbstractReducer, values: PyTree) -> PyTree:
     """Return the part that a reducer selects from each output of a batch."""
     return jax.vmap(_picking(reducer))(jtu.tree_map(jnp.asarray, values))
 
@@ -143,7 +143,7 @@ def _picking(reducer: Any) -> Callable[[PyTree], PyTree]:
     return lambda one: jtu.tree_map(jnp.asarray, pick(name, reducer.by, one))
 
 
-def public_name(reducer: Any) -> str:
+def public_name(reducer: AbstractReducer) -> str:
     """Return the name of a reducer's class in `eqx_pipe`, for messages."""
     return f"reduce.{type(reducer).__name__}"
 
@@ -485,7 +485,7 @@ def is_reducer(x: object) -> bool:
     return isinstance(x, AbstractReducer)
 
 
-def _on_host(leaf: Any) -> Any:
+def _on_host(leaf: object) -> Any:
     """Return an array in NumPy, unless it contains keys; anything else unchanged."""
     is_array = eqx.is_array(leaf) and not isinstance(leaf, np.ndarray)
     if not is_array or not isinstance(getattr(leaf, "dtype", None), np.dtype):
@@ -769,7 +769,7 @@ def worst_of(dtype: DTypeLike, minimal: bool) -> np.ndarray:
     return np.asarray(np.inf if minimal else -np.inf, dtype)
 
 
-def result_or_nan(leaf: Any, has_value: Any) -> np.ndarray | np.generic:
+def result_or_nan(leaf: object, has_value: object) -> np.ndarray | np.generic:
     """Return a value on the host; without points NaN, or 0 if the dtype has no NaN."""
     value = np.asarray(leaf)
     floating = jnp.issubdtype(value.dtype, jnp.floating)
@@ -837,15 +837,10 @@ class _ArgBound(ScalarReducer):
         better = b < a if self.minimal else b > a
         later = second.found & (better | ~first.found)
         moved = exact.add(second.index, first.seen)
-        low, high = (
-            jnp.where(later, y, x) for x, y in zip(first.index, moved, strict=True)
-        )
-        return Leaders(
-            exact.add(first.seen, second.seen),
-            first.found | second.found,
-            (low, high),
-            jnp.where(later, b, a),
-        )
+        pairs = zip(first.index, moved, strict=True)
+        low, high = (jnp.where(later, y, x) for x, y in pairs)
+        seen, found = exact.add(first.seen, second.seen), first.found | second.found
+        return Leaders(seen, found, (low, high), jnp.where(later, b, a))
 
     def finish(self, state: Leaders) -> Extreme:
         if state.found.ndim:
@@ -971,6 +966,7 @@ class TopK(ScalarReducer):
     def absorb(self, state: Leaders, values: PyTree, ok: Ok) -> Leaders:
         score = self.scalars(values)
         candidate = ok & is_not_nan(score)
+        # Positions in the batch; `merge` adds the points before it, in 64 bits.
         positions = jnp.arange(ok.size, dtype=jnp.uint32)
         seen = (jnp.full((), ok.size, jnp.uint32), jnp.zeros((), jnp.uint32))
         batch = Leaders(seen, candidate, (positions, jnp.zeros_like(positions)), score)
@@ -986,18 +982,11 @@ class TopK(ScalarReducer):
         value = jnp.concatenate([first.value, second.value])
         found = jnp.concatenate([first.found, second.found])
         moved = exact.add(second.index, first.seen)
-        low, high = (
-            jnp.concatenate([a, b]) for a, b in zip(first.index, moved, strict=True)
-        )
-        _, _, found, low, high, value = jax.lax.sort(
-            (~found, self._rank(value), found, low, high, value), num_keys=2
-        )
-        return Leaders(
-            exact.add(first.seen, second.seen),
-            found[: self.k],
-            (low[: self.k], high[: self.k]),
-            value[: self.k],
-        )
+        low, high = map(jnp.concatenate, zip(first.index, moved, strict=True))
+        columns = ~found, self._rank(value), found, low, high, value
+        _, _, found, low, high, value = jax.lax.sort(columns, num_keys=2)
+        seen, best = exact.add(first.seen, second.seen), slice(self.k)
+        return Leaders(seen, found[best], (low[best], high[best]), value[best])
 
     def _rank(self, value: Array) -> Array:
         """Return numbers by which the best are sorted first."""
@@ -1298,12 +1287,15 @@ class Quantile(LeafReducer):
             buffer = jnp.take(second.levels, h, axis=0)
             return _carried(state, buffer, second.used[h], h)
 
+        # From the lowest level on, as in an addition of two numbers with carries.
         state = jax.lax.fori_loop(0, _LEVELS, level, first)
         state = self._put(state, second.rest, second.filled)
         return eqx.tree_at(lambda s: s.nan, state, first.nan | second.nan)
 
     def _put(self, state: Sketch, new: Array, filled: Int32[Array, ""]) -> Sketch:
         """Return the state with the first `filled` numbers of a stretch."""
+        # `rest` and a stretch have less than two buffers, so one is full at most. Both
+        # outcomes have the same shapes, so no branch is needed.
         size, total = self.size, state.filled + filled
         both = jnp.concatenate([state.rest, jnp.zeros_like(state.rest)])
         both = jax.lax.dynamic_update_slice_in_dim(both, new, state.filled, 0)
@@ -1317,9 +1309,8 @@ class Quantile(LeafReducer):
         if count.ndim:
             each = [jtu.tree_map(lambda x, i=i: x[i], state) for i in range(len(count))]
             pairs = zip(each, count, strict=True)
-            return np.stack(
-                [self.result(one, dtype, np.asarray(n)) for one, n in pairs]
-            )
+            results = [self.result(one, dtype, np.asarray(n)) for one, n in pairs]
+            return np.stack(results)
         size = self.size
         if count > size << (_LEVELS - 1):
             wrong = f"there are {count} points, too many for buffers of {size} numbers."

@@ -51,7 +51,7 @@ class Best:
         return f"Best({', '.join(texts)})"
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     """Return a coordinate as text."""
     if np.size(value) > _FEW:
         return leaf_text(value)

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Int8, Int64
 
 from .._errors import message, nearest, value_error
 from .._spaces import Space
@@ -111,17 +110,11 @@ def _installed(package: str) -> str:
 
 
 def save(
-    path: StoreLike,
-    values: PyTree,
-    space: Space,
-    status: Int8[np.ndarray, " points"],
-    errors: Mapping[str, Int64[np.ndarray, " _failed"]],
-    named: NamedDims,
-    made: Mapping[str, Any],
-    overwrite: bool,
+    path: StoreLike, result: Any, made: Mapping[str, Any], overwrite: bool
 ) -> None:
-    """Write the values at the points of a space; see `SweepResult.save`."""
+    """Write a `SweepResult` to a store; `made` has its attributes."""
     check_zarr(SAVE)
+    values, space, status = result.values, result.space, result.status[...]
     files = as_files(SAVE, path, "path")
     where = files.path_of()
     suffix = os.path.splitext(where)[1]
@@ -138,7 +131,8 @@ def save(
     most = max(1, _CHUNK_BYTES // max(1, sum(map(nbytes, row))))
     lengths = tuple(space.dims.values())
     chunks = choose_chunks(lengths, min(space.size, most), most)
-    layout = layout_of(SAVE, structs, row, space, named, chunks, made, {"saved": True})
+    named, record = result.output_coords, {"saved": True}
+    layout = layout_of(SAVE, structs, row, space, named, chunks, made, record)
 
     def fill(store: Store) -> None:
         for number in range(len(store.chunks)):
@@ -146,7 +140,7 @@ def save(
             rows = [storable(leaf[first:last]) for leaf in leaves]
             failed = {
                 text: points[(points >= first) & (points < last)] - first
-                for text, points in errors.items()
+                for text, points in result._errors.items()
             }
             status_here = status[first:last]
             if not commit_chunk(store, number, rows, status_here, failed, is_new=True):

@@ -91,10 +91,8 @@ def reduction_dataset(
     results = jtu.tree_map(with_index, results, is_leaf=lambda x: type(x) is Extreme)
     names = output_dims(results, named, TakenNames(dims_of(named))).items()
     leaves = jtu.tree_leaves(results)
-    variables = {
-        name: (dims, as_text(storable(leaf)))
-        for (name, dims), leaf in zip(names, leaves, strict=True)
-    }
+    pairs = zip(names, leaves, strict=True)
+    variables = {name: (dims, as_text(storable(x))) for (name, dims), x in pairs}
     return Dataset(variables, dim_variables(coords_of(named)), attrs)
 
 

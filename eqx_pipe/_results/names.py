@@ -233,7 +233,7 @@ def shapes_of(outputs: PyTree) -> dict[str, tuple[int, ...]]:
     return {path: _shape_of(leaf) for path, leaf in leaves}
 
 
-def _shape_of(leaf: Any) -> tuple[int, ...]:
+def _shape_of(leaf: object) -> tuple[int, ...]:
     """Return the shape of a value as it is stored: PRNG keys are their raw data."""
     is_struct = isinstance(leaf, jax.ShapeDtypeStruct)
     return raw_shape(leaf) if is_struct else np.shape(as_data(leaf))
@@ -274,10 +274,8 @@ def _coordinate_dims(
     """Return the names of the dims of one value of each coordinate, and all names."""
     shapes = geometry.column_shapes()
     taken = TakenNames({*geometry.dims, *shapes})
-    dims = {
-        name: tuple(taken.free(inner_dims(name, len(shape))))
-        for name, shape in shapes.items()
-    }
+    counts = {name: len(shape) for name, shape in shapes.items()}.items()
+    dims = {name: tuple(taken.free(inner_dims(name, n))) for name, n in counts}
     return dims, taken
 
 
@@ -306,7 +304,7 @@ def _attrs(axes: Mapping[str, Axis], column: str) -> dict[str, str]:
     return axes[max(owners, key=len)].attrs
 
 
-def storable(leaf: Any) -> np.ndarray:
+def storable(leaf: object) -> np.ndarray:
     """Return an array of a dtype that xarray, NetCDF and pandas support."""
     leaf = leaf[...] if isinstance(leaf, StoredArray) else leaf
     array = np.asarray(as_data(leaf))

@@ -140,7 +140,7 @@ def _selected(array: Any, sel: Mapping[str, object]) -> Any:
     return array
 
 
-def _position(key: str, values: np.ndarray, value: Any) -> int:
+def _position(key: str, values: np.ndarray, value: object) -> int:
     """Return the position of a value on its dim."""
     if values.dtype.kind not in "iuf":
         listed = values.tolist()
@@ -238,8 +238,8 @@ def _all_roles(
         )
     for role, dim in zip(left, free, strict=False):
         # Use another coordinate if none has the name of the dim.
-        known = [*_along(array, dim), *_along(array, dim, "OUb"), dim]
-        roles[role] = dim if dim in array.coords else known[0]
+        coords = [*_along(array, dim), *_along(array, dim, "OUb"), dim]
+        roles[role] = dim if dim in array.coords else coords[0]
     return roles
 
 
@@ -283,10 +283,8 @@ def _draw(
     if "y" in roles:
         return array.plot.pcolormesh(**roles, **options)
     x = array[roles["x"]]
-    style: dict[str, Any] = {
-        "marker": "." if x.size <= _MARKED else "",
-        "linestyle": "-",
-    }
+    marker = "." if x.size <= _MARKED else ""
+    style: dict[str, Any] = {"marker": marker, "linestyle": "-"}
     if x.dtype.kind == "U":  # do not connect names by a line
         style = {"marker": "o", "linestyle": ""}
     if "hue" in roles and array.sizes[roles["hue"]] > _MOST_LINES:

@@ -464,16 +464,7 @@ class SweepResult:
             3
         """
         self._check_all_values("save")
-        save(
-            path,
-            self.values,
-            self.space,
-            self.status[...],
-            self._errors,
-            self.output_coords,
-            self._provenance,
-            overwrite,
-        )
+        save(path, self, self._provenance, overwrite)
 
     @classmethod
     def load(cls, path: StoreLike) -> "SweepResult":

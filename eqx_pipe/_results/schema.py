@@ -42,10 +42,10 @@ def schema_of(
     """
     name = iter(names)
 
-    def variable(leaf: Any, _: Any) -> Any:
+    def variable(leaf: object, _: Any) -> Any:
         return {"array": next(name), **_kind(leaf)}
 
-    def part(leaf: Any, path: Any) -> Any:
+    def part(leaf: object, path: Any) -> Any:
         return _axis(leaf, path, space) if is_axis(leaf) else _constant(leaf)
 
     return {

@@ -114,15 +114,17 @@ def _other_key_parameter(fn: Callable[..., Any]) -> inspect.Parameter | None:
 
 def needs_key(function: str, name: str = "key", fn: str = "fn") -> MissingKeyError:
     """Return the error for a function that needs a key, but got none."""
-    cure = f"Call `eqx_pipe.{function}(..., key=jax.random.key(0))`: each point gets a "
-    if name == "key":
-        wrong = f"`{fn}` needs a PRNG key and got `key=None`."
-        cure += "key of its own."
-    else:
+    wrong, rename = f"`{fn}` needs a PRNG key and got `key=None`.", "."
+    if name != "key":
         wrong = f"`{fn}` needs a PRNG key, but its parameter `{name}` gets none."
-        cure += "key of its own, as the parameter `key`. Rename the parameter, or give "
-        cure += f"`lambda p, key: fn(p, {name}={_key_text(name)})` in place of `fn`."
-    return MissingKeyError(fn, message(function, wrong, cure))
+        rename = (
+            ", as the parameter `key`. Rename the parameter, or give "
+            f"`lambda p, key: fn(p, {name}={_key_text(name)})` in place of `fn`."
+        )
+    cure = f"Call `eqx_pipe.{function}(..., key=jax.random.key(0))`: each point gets a "
+    return MissingKeyError(
+        fn, message(function, wrong, f"{cure}key of its own{rename}")
+    )
 
 
 def _key_text(name: str) -> str:

@@ -107,6 +107,7 @@ def search(
 
     `error` is the error of a single point, if it is known.
     """
+    assert points > 0
     if points == 1:
         error = compute(first, 1) if error is None else error
         return [] if error is None else [(first, error)]

@@ -58,8 +58,9 @@ def _constant(value: Any) -> str:
 class Names(NamedTuple):
     """The names in code that may lead to what it reads.
 
-    Of them it has `looked_up` some, the globals that it has `read` among them, and
-    others are texts. Modules that it imports itself have one of the names `imported`.
+    `looked_up` are the names of attributes, globals and imports, and `read` the globals
+    among them; `every` also has texts. `imported` are the full names that modules which
+    the code itself imports may have.
     """
 
     every: frozenset[str]

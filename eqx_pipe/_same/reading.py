@@ -79,6 +79,7 @@ _PARTS: dict[type, Callable[[Any], Any]] = {
     pathlib.PurePosixPath: lambda x: [str(x)],
     pathlib.PureWindowsPath: lambda x: [str(x)],
     type(pathlib.Path()): lambda x: [str(x)],
+    Opaque: lambda x: [x.values],  # hidden from JAX
 }
 """The parts of objects of built-in classes."""
 _EXACT: dict[type, str] = {
@@ -108,8 +109,6 @@ _KINDS: dict[type, str] = {
     types.MethodWrapperType: "_bound",
     # Its slots hide the function and the arguments.
     ft.partial: "_object",
-    # The values that it hides from JAX.
-    Opaque: "_opaque",
     # A program, and the arrays that it closes over.
     **dict.fromkeys(_JAXPRS, "_jaxpr"),
     # A compiled loop, unless it hides a function of Python.
@@ -151,6 +150,8 @@ _ASIDE = frozenset(
     " __doc__ __firstlineno__ __module__ __orig_bases__ __parameters__"
     " __static_attributes__ __type_params__ __weakref__ _abc_impl".split()
 )
+# A pytree whose class has such an attribute is flattened by it, or by its fields.
+_FLATTENED = "tree_flatten", "tree_flatten_with_keys", "__dataclass_fields__"
 _OF_JIT = frozenset(vars(jax.jit(lambda: None)))
 _NUMBERS = "<numbers>"
 
@@ -212,7 +213,11 @@ def still_same(x: Any) -> Callable[[], bool]:
             return lambda: _reads(x, reading.found)
         if not is_class:
             pins.append((each, [*map(id, held)], held))  # an address may be used again
-    return lambda: all([*map(id, _held(x))] == was for x, was, _ in pins)
+    token = abc.get_cache_token()
+    return lambda: (
+        token == abc.get_cache_token()
+        and all([*map(id, _held(x))] == was for x, was, _ in pins)
+    )
 
 
 def _reads(x: Any, found: list[Any]) -> bool:
@@ -334,6 +339,7 @@ class _Reading(abc.ABC):
     def read(self, x: Any, at: _At, is_code_known: bool = True) -> None:
         """Add a value, and what its code reads from modules."""
         try:
+            self.plain(abc.get_cache_token(), at)  # `isinstance` depends on it
             self.add(x, at)
             self.settle(is_code_known)
         except Unsure:
@@ -394,9 +400,6 @@ class _Reading(abc.ABC):
         for each in _PARTS[type(x)](x):
             self.add(each, at)
 
-    def _opaque(self, x: Opaque, at: _At) -> None:
-        self.add(x.values, at)
-
     def _jaxpr(self, x: Any, at: _At) -> None:
         self.fixed(x, at)
         self._items(getattr(x, "consts", ()), at, list)
@@ -425,6 +428,10 @@ class _Reading(abc.ABC):
         base = about.base
         if base is None:
             raise Unsure(x, at)
+        # JAX may hold functions that flatten it, which are no attributes of its class.
+        if about.of_users and base is object and not jtu.all_leaves([x]):
+            if not any(hasattr(kind, name) for name in _FLATTENED):
+                raise Unsure(x, at)
         if base in _VALUES:
             self.plain(_VALUES[base](x), at)
         elif base in (dict, collections.OrderedDict):
@@ -479,7 +486,11 @@ class _Reading(abc.ABC):
         for base in _class_of(x).of_users:
             self.fixed(base, at)
             self.plain(base.__name__, (at, "class"))
-            self._named({k: v for k, v in vars(base).items() if k not in _ASIDE}, at)
+            own = vars(base)
+            self._named({k: v for k, v in own.items() if k not in _ASIDE}, at)
+            for field in own.get("__dataclass_fields__", {}).values():
+                if field.metadata:  # it may hold a converter
+                    self.add(field.metadata, (at, field.name))
 
     def _function(self, x: types.FunctionType, at: _At) -> None:
         """Add a function: its code, and all that the code can reach by name."""
@@ -592,7 +603,7 @@ class _Live(_Memory):
         self.found.append(Same(x))
 
     array = of_class = unknown = fixed
-    _jitted = _module = _bound = _opaque = _jaxpr = _ufunc = fixed
+    _jitted = _module = _bound = _jaxpr = _ufunc = fixed
 
     def _function(self, x: types.FunctionType, at: _At) -> None:
         # Equal code in two modules reads different globals.
@@ -600,10 +611,8 @@ class _Live(_Memory):
         is_fixed = is_fixed_file(x.__code__.co_filename)
         for value in held_by(x).values():
             # A wrapper of JAX or Equinox does not change its containers.
-            if is_fixed and type(value) in (list, dict):
+            if is_fixed and type(value) in _WITH_ITEMS:
                 super()._object(value, at)
-            elif is_fixed and type(value) in (set, frozenset):
-                self.found.append(frozenset(value))
             else:
                 self.add(value, at)
 
@@ -739,7 +748,8 @@ def _class_of(cls: type) -> _Class:
             break
         own = vars(each)
         members = [pair for pair in own.items() if type(pair[1]) is _MEMBER]
-        slots += [pair for pair in members if pair[0][:2] != "__"]
+        # A class in C may have addresses besides.
+        slots += [pair for pair in members if pair[0] not in _OFFSETS]
         size += 8 * len(members)
         is_known &= type(own.get("__dict__")) in (type(None), _GETSET)
         names = derived if is_library_class(each) else derived_by_users
@@ -768,6 +778,7 @@ def _class_of(cls: type) -> _Class:
     return about
 
 
+_OFFSETS = "__dictoffset__", "__vectorcalloffset__", "__weaklistoffset__"
 _MEMBER, _GETSET = types.MemberDescriptorType, types.GetSetDescriptorType
 _known_library: WeakCache[bool] = WeakCache()
 

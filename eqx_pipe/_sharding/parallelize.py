@@ -160,7 +160,7 @@ class _Parallel:
 def struct_of(tree: PyTree) -> PyTree:
     """Replace arrays by structs, without their current shardings."""
 
-    def strip(leaf: Any) -> Any:
+    def strip(leaf: object) -> Any:
         if not is_placeable(leaf):
             return leaf
         dtype = leaf.dtype

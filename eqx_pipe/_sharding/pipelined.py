@@ -141,7 +141,7 @@ def _idle(tree: PyTree) -> PyTree:
     return jtu.tree_map(lambda a: a if is_key_array(a) else jnp.zeros_like(a), tree)
 
 
-def _take(tree: PyTree, i: Any) -> PyTree:
+def _take(tree: PyTree, i: object) -> PyTree:
     return jtu.tree_map(
         lambda leaf: jax.lax.dynamic_index_in_dim(leaf, i, 0, keepdims=False), tree
     )

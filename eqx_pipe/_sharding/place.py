@@ -80,9 +80,8 @@ def names_of(spec: Iterable[object]) -> list[str]:
     """Return the mesh axes in a spec, in order, with repetitions."""
     # An entry may also be None, or `PartitionSpec.UNCONSTRAINED`.
     entries = ([entry] if isinstance(entry, str) else entry for entry in spec)
-    return [
-        name for entry in entries if isinstance(entry, list | tuple) for name in entry
-    ]
+    several = (entry for entry in entries if isinstance(entry, list | tuple))
+    return [name for entry in several for name in entry]
 
 
 def num_shards(mesh: Mesh | AbstractMesh, entry: object) -> int:
@@ -455,12 +454,9 @@ def _specs_of(
         why = str(error).replace("broadcast_prefix prefix_tree", "specs")
         why = " ".join(why.split()).rstrip(".")
         wrong = f"`specs` is not a prefix of the tree: {why}."
-        cure = (
-            "One `PartitionSpec` (or None) stands for all arrays below it; a mapping "
-        )
-        cure += (
-            'from patterns of paths, `{"head.weight": P("model")}`, fits every tree.'
-        )
+        cure = "One `PartitionSpec` (or None) stands for all arrays below it; a "
+        cure += 'mapping from patterns of paths, `{"head.weight": P("model")}`, fits '
+        cure += "every tree."
         raise structure_error(function, wrong, cure) from error
     exact = {path for path, _ in jtu.tree_flatten_with_path(entries)[0]}
     chosen = []

@@ -73,8 +73,8 @@ def _write(
     if point is not None:
         events.append(_event(when, 0, _field(5, _field(1, _hparams(point)))))
     for tag, (steps, values) in curves.items():
-        head, known = _field(1, tag) + _varint(2 << 3 | 5), np.isfinite(values)
-        for step, x in zip(steps[known].tolist(), values[known].tolist(), strict=True):
+        head, valid = _field(1, tag) + _varint(2 << 3 | 5), np.isfinite(values)
+        for step, x in zip(steps[valid].tolist(), values[valid].tolist(), strict=True):
             value = _field(1, head + struct.pack("<f", x))
             events.append(_event(when, int(step), _field(5, value)))
     path = folder / f"events.out.tfevents.{int(when)}.eqx_pipe"

@@ -61,7 +61,7 @@ class Page:
             return plain(pair(self._sources, metric, mode))
         return plain(view(self._sources[0], metric, mode, group))
 
-    def tag(self, query: Any) -> str:
+    def tag(self, query: object) -> str:
         """Return what differs when the data of a query do; no values are read."""
         text = repr(([source.version() for source in self._sources], query))
         return hashlib.sha256(text.encode()).hexdigest()[:20]
@@ -116,7 +116,7 @@ def show(
     return Page(*shown, by=by or "", mode=mode or "")
 
 
-def page_with(data: Any) -> str:
+def page_with(data: object) -> str:
     """Return the page with some data in it."""
     text = resources.files("eqx_pipe._show").joinpath("page.html").read_text("utf-8")
     # A text in the data must not end the script element.

@@ -278,9 +278,8 @@ class Source:
         failed[[*result.errors]] = True
         stopped, whole = ~(result.active | failed), max(1, size * steps)
         kinds = {"done": result.active, "stopped": stopped, "failed": failed}
-        shares = {
-            k: (steps - result.trained)[x].sum() / whole for k, x in kinds.items()
-        }
+        rest = steps - result.trained
+        shares = {k: rest[x].sum() / whole for k, x in kinds.items()}
         facts: dict[str, Any] = {
             "unit": "trainings",
             "step": result.step,
@@ -302,5 +301,5 @@ class Source:
         return facts
 
 
-def _in_memory(leaf: Any) -> Any:
+def _in_memory(leaf: object) -> Any:
     return leaf[...] if isinstance(leaf, StoredArray) else leaf

@@ -117,10 +117,8 @@ def pair(sources: Sequence[Source], metric: str = "", mode: str = "") -> dict[st
     shared = [name for name in axes[0] if name in axes[1]]
     if not shared:
         return page
-    means = [
-        _means(reading, metric, [columns[name] for name in shared])
-        for reading, columns in zip(readings, axes, strict=True)
-    ]
+    pairs = zip(readings, axes, strict=True)
+    means = [_means(each, metric, [x[name] for name in shared]) for each, x in pairs]
     keys = [key for key in means[0] if key in means[1]]
     before, after = (np.array([each[key] for key in keys]) for each in means)
     with np.errstate(invalid="ignore"):
@@ -178,11 +176,7 @@ def _sampled(reading: Reading, order: np.ndarray) -> np.ndarray:
 
 def _axes(space: Space) -> dict[str, Any]:
     return {
-        name: {
-            "label": axis.label or name,
-            "unit": axis.unit,
-            "log": bool(getattr(axis, "is_log", False)),
-        }
+        name: {"label": axis.label or name, "unit": axis.unit, "log": axis.is_log}
         for name, axis in space.axes().items()
     }
 
@@ -269,7 +263,7 @@ def _grouped(
     return by, choices, groups
 
 
-def text_of(x: Any) -> str:
+def text_of(x: object) -> str:
     return f"{x:.3g}" if isinstance(x, float | np.floating) else str(x)
 
 
@@ -306,10 +300,8 @@ def _grid(dims: Dims, scores: np.ndarray, status: np.ndarray) -> dict[str, Any]:
     total, count = cells(np.where(finite, array, 0)).T, cells(finite.astype(int)).T
     with np.errstate(invalid="ignore"):
         grid: dict[str, Any] = {"z": total / count, "x": names[0], "y": names[1]}
-    failed, missing = (
-        cells(dims.first(free, (status == code).astype(int))).T > 0
-        for code in (FAILED, MISSING)
-    )
+    masks = status == FAILED, status == MISSING
+    failed, missing = (cells(dims.first(free, m.astype(int))).T > 0 for m in masks)
     marks = {"failed": failed, "some": failed, "missing": missing}
     for name, there in marks.items():
         grid[name] = np.argwhere(there & ((count > 0) == (name == "some")))
@@ -369,7 +361,7 @@ def _failures(reading: Reading) -> list[dict[str, Any]]:
     return rows
 
 
-def plain(x: Any) -> Any:
+def plain(x: object) -> Any:
     """Return what JSON supports: numbers with five digits, NaN as null."""
     if isinstance(x, Mapping):
         return {k: plain(v) for k, v in x.items()}

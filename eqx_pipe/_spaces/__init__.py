@@ -23,7 +23,6 @@ from .space import Space as Space
 from .space import SpaceLike as SpaceLike
 from .space import advance as advance
 from .space import as_index as as_index
-from .space import as_numpy as as_numpy
 from .space import as_space as as_space
 from .space import at_least_one as at_least_one
 from .space import axis_name as axis_name

@@ -248,7 +248,7 @@ def is_axis(x: object) -> TypeGuard[Axis]:
     return isinstance(x, Axis)
 
 
-def check_dim(function: str, dim: Any) -> str | None:
+def check_dim(function: str, dim: object) -> str | None:
     """Return `dim`; raise unless it is `None` or a non-empty string."""
     if dim is None or (isinstance(dim, str) and dim):
         return dim
@@ -362,7 +362,7 @@ class Mapped(Axis):
     def table(self) -> Any:
         return self.axis.table if type(self) is Mapped else None
 
-    def at_row(self, row: Any) -> Axis:
+    def at_row(self, row: object) -> Axis:
         return Mapped(self.fn, self.axis.at_row(row))
 
     def __len__(self) -> int:
@@ -412,7 +412,7 @@ ValuesLike: TypeAlias = ArrayLike | Iterable[object]
 """An array whose leading axis counts the values, or numbers, arrays or keys."""
 
 
-def as_values(values: Any) -> Array:
+def as_values(values: object) -> Array:
     """Return a sequence of numbers, arrays or keys as one array."""
     wrong = isinstance(values, str | bytes | Mapping | Set)
     if wrong or not isinstance(values, Iterable):
@@ -441,7 +441,7 @@ def as_values(values: Any) -> Array:
     return array
 
 
-def missing_in(column: Any) -> int:
+def missing_in(column: object) -> int:
     """Return the number of missing values in a list, or a column of a data frame.
 
     NumPy converts a column of integers with gaps to floats, which rounds large ones. A
@@ -459,7 +459,7 @@ def missing_in(column: Any) -> int:
     return int(is_null().sum())
 
 
-def is_missing(x: Any) -> bool:
+def is_missing(x: object) -> bool:
     """Return whether a Python value stands for a missing one."""
     # By name, since pandas need not be installed.
     return x is None or type(x).__name__ in ("NAType", "NaTType")
@@ -487,7 +487,7 @@ def _stack(values: list[Any]) -> Any:
     return stacked
 
 
-def _as_array(values: Any) -> Array:
+def _as_array(values: object) -> Array:
     """Return numbers as an array of JAX's dtype for them; raise if they do not fit."""
     if isinstance(values, jax.Array):
         return values
@@ -519,7 +519,7 @@ def _as_array(values: Any) -> Array:
     return array
 
 
-def _as_native(x: Any) -> Any:
+def _as_native(x: object) -> Any:
     """Return NumPy's numbers in a byte order and a width that JAX supports."""
     if not isinstance(x, np.ndarray | np.generic) or x.dtype.kind not in "iufc":
         return x
@@ -568,7 +568,7 @@ def as_ends(
     return (first, last), precise
 
 
-def _is_real(x: Any) -> bool:
+def _is_real(x: object) -> bool:
     if not isinstance(x, bool | int | float | np.generic | np.ndarray | jax.Array):
         return False
     dtype = jnp.result_type(x)

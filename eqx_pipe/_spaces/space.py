@@ -106,9 +106,8 @@ def values_at(
     if stored is not None:
         return (stored if is_key_array(stored) else np.asarray(stored))[positions]
     at = jnp.asarray(positions, jnp.int32)
-    return jax.vmap(lambda i: jtu.tree_map(jnp.asarray, value_of(name, axis, i, key)))(
-        at
-    )
+    each = jax.vmap(lambda i: jtu.tree_map(jnp.asarray, value_of(name, axis, i, key)))
+    return each(at)
 
 
 def axis_structs(name: str, axis: Axis, key: Key | None) -> PyTree:
@@ -134,9 +133,8 @@ def static_column(values: list[Any]) -> np.ndarray:
     for text, value in zip(texts, values, strict=True):
         owners.setdefault(text, set()).add(as_hashable(value))
     shared = {text for text, who in owners.items() if len(who) > 1}
-    return np.array(
-        [f"{t} ({i})" if t in shared else t for i, t in enumerate(texts)], np.str_
-    )
+    apart = [f"{t} ({i})" if t in shared else t for i, t in enumerate(texts)]
+    return np.array(apart, np.str_)
 
 
 def entry_names(name: str, shape: tuple[int, ...]) -> list[str]:
@@ -150,7 +148,7 @@ def flat_columns(name: str, value: np.ndarray) -> dict[str, np.ndarray]:
     return dict(zip(names, value.reshape(len(value), len(names)).T, strict=True))
 
 
-def as_numpy(leaf: Any) -> np.ndarray:
+def as_numpy(leaf: object) -> np.ndarray:
     """Return an array on the host; PRNG keys as their raw data."""
     return np.asarray(as_data(leaf))
 
@@ -176,12 +174,10 @@ def at_least_one(values: Any) -> tuple[Any, bool]:
     return np.zeros((1, *values.shape[1:]), values.dtype), True
 
 
-def _leaf_columns(name: str, values: Any) -> list[tuple[str, Any]]:
+def _leaf_columns(name: str, values: object) -> list[tuple[str, Any]]:
     """Return the leaves of values of an axis, with the names of their columns."""
-    return [
-        (f"{name}.{leaf}" if leaf else name, value)
-        for leaf, value in leaves_with_names(values)
-    ]
+    leaves = leaves_with_names(values)
+    return [(f"{name}.{leaf}" if leaf else name, x) for leaf, x in leaves]
 
 
 def _distinct(columns: Iterable[tuple[str, _Column]]) -> dict[str, _Column]:
@@ -264,7 +260,7 @@ def plain_digits(
     return digits_of(start + i, lengths)
 
 
-def _out_of_range(function: str, i: Any, size: int) -> IndexError:
+def _out_of_range(function: str, i: object, size: int) -> IndexError:
     cure = f"Give indices of the {size} points, 0 to {size - 1}."
     return IndexError(message(function, f"index {i} is out of range.", cure))
 
@@ -383,7 +379,7 @@ def no_axis(function: str, argument: str, tree: PyTree) -> ValueError:
     return value_error(function, wrong, " ".join(cures[:2]))
 
 
-def unregistered(x: Any) -> str:
+def unregistered(x: object) -> str:
     """Return the fix for an object that is not a pytree, and `""` for other leaves."""
     is_leaf = isinstance(x, type) or callable(x) or hasattr(x, "__array__")
     if is_leaf or not getattr(x, "__dict__", None):
@@ -647,9 +643,8 @@ class Geometry:
             values = values_at(name, axis, key, np.arange(len(axis)))
             return [(name, static_column(values)[positions])]
         values = values_at(name, axis, key, positions)
-        return [
-            (column, as_numpy(leaf)) for column, leaf in _leaf_columns(name, values)
-        ]
+        columns = _leaf_columns(name, values)
+        return [(column, as_numpy(leaf)) for column, leaf in columns]
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return the value of each axis at every point, along a leading axis.
@@ -767,13 +762,9 @@ class Space(eqx.Module):
             wrong = "`tree` is a space already."
             cure = "Use it as it is, or give its `.tree`."
             raise type_error("Space", wrong, cure)
-        self.tree = tree
-        self.mode = mode
-        self.key = key
+        self.tree, self.mode, self.key = tree, mode, key
         self.names = written_names(tree)
-        self.span = None
-        self.rows = None
-        self.last = ()
+        self.span, self.rows, self.last = None, None, ()
         if not self.names:
             raise no_axis("Space", "tree", tree)
         if key is not None:
@@ -841,11 +832,9 @@ class Space(eqx.Module):
         index_of, leaves = dict(axes), [leaf for _, leaf in pairs]
         indices = tuple(index_of[name] for name in names)
         by_name = {name: leaves[index_of[name]] for name in names}
-        arrangement = arranged(by_name, self.mode)
-        part = self.span, self.rows
-        geometry = Geometry(
-            self.key, structure, leaves, names, indices, *arrangement, *part
-        )
+        fields = self.key, structure, leaves, names, indices
+        dims = arranged(by_name, self.mode)
+        geometry = Geometry(*fields, *dims, self.span, self.rows)
         return geometry.turned(self.last) if self.last else geometry
 
     def axes(self) -> dict[str, Axis]:
@@ -1296,7 +1285,7 @@ def _columns(table: Any) -> dict[Any, Any]:
     return columns
 
 
-def _axis(name: str, column: Any, dim: str | None) -> Axis:
+def _axis(name: str, column: object, dim: str | None) -> Axis:
     """Return a column as an axis; if it has no rows, one of a single value."""
     listed = isinstance(column, list | tuple)
     if not isinstance(column, jax.Array):
@@ -1330,7 +1319,7 @@ def _axis(name: str, column: Any, dim: str | None) -> Axis:
         raise
 
 
-def _is_number(x: Any) -> bool:
+def _is_number(x: object) -> bool:
     if isinstance(x, bool | int | float | complex | jax.Array):
         return True
     return isinstance(x, np.generic | np.ndarray) and x.dtype.kind in NUMBERS

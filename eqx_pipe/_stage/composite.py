@@ -59,9 +59,8 @@ class Composite(Stage):
         """Return this stage with one child replaced; raise unless it fits."""
         new = as_stage(type(self).__name__.lower(), segment, stage)
         parts, structure = parts_of(cast(AnyStage, self))
-        return structure.unflatten(
-            [new if part.segment == segment else part.value for part in parts]
-        )
+        values = [new if part.segment == segment else part.value for part in parts]
+        return structure.unflatten(values)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of this stage, without its children and arrays.

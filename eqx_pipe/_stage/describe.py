@@ -71,10 +71,8 @@ class Summary:
 
 def row_of(stage: PyTree, outputs: Mapping[str, str], path: str = "") -> Summary:
     """Return the row of a stage; `outputs` has the texts of outputs by path."""
-    children = [
-        row_of(child, outputs, join_path(path, segment))
-        for segment, child in children_shown(stage).items()
-    ]
+    shown = children_shown(stage).items()
+    children = [row_of(x, outputs, join_path(path, segment)) for segment, x in shown]
     arrays = {name: leaf_text(x) for name, x in _own_leaves(stage) if _is_array(x)}
     facts = num_parameters(stage), is_stateful(stage), outputs.get(path)
     return Summary(path, kind(stage), _settings(stage), arrays, *facts, children)

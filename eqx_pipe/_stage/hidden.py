@@ -23,7 +23,7 @@ _CURE = (
 )
 
 
-def check_nothing_hidden(function: str, argument: str, stage: Any) -> None:
+def check_nothing_hidden(function: str, argument: str, stage: object) -> None:
     """Raise a `ValueError` if a function in a stage hides a module with parameters.
 
     A function is one leaf of a pytree: gradients, optimisers and saved files would not
@@ -42,7 +42,7 @@ def check_nothing_hidden(function: str, argument: str, stage: Any) -> None:
             raise value_error(function, wrong, _CURE)
 
 
-def _opaque_leaves(tree: Any) -> list[Any]:
+def _opaque_leaves(tree: object) -> list[Any]:
     """Return the functions in a pytree, whose contents are not part of it."""
     if type(tree) is types.FunctionType:
         return [tree]
@@ -60,7 +60,7 @@ def _opaque_leaves(tree: Any) -> list[Any]:
     return functions
 
 
-def _held(fn: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+def _held(fn: object, above: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the values that a callable holds, with their places, such as "default `f`".
 
     Those that its functions hold follow (`above` is their name), but no deeper ones:
@@ -74,7 +74,7 @@ def _held(fn: Any, above: str = "") -> Iterator[tuple[str, Any]]:
                 yield from _held(inner, f"{name}.")
 
 
-def _contents(fn: Any) -> Iterator[tuple[str, str, Any]]:
+def _contents(fn: object) -> Iterator[tuple[str, str, Any]]:
     for kind, name, value in contents(fn):
         if name == "func" and isinstance(fn, ft.partial):
             yield from _contents(value)
@@ -105,7 +105,7 @@ def _global_modules(fn: types.FunctionType) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def _leaves(value: Any) -> list[Any]:
+def _leaves(value: object) -> list[Any]:
     try:
         # JAX requires sortable keys of a dict.
         tree = list(value.values()) if isinstance(value, dict) else value
@@ -114,25 +114,25 @@ def _leaves(value: Any) -> list[Any]:
         return []
 
 
-def _is_whole(node: Any) -> bool:
+def _is_whole(node: object) -> bool:
     # `filter_jit(f)` does not have `f` as a leaf.
     return _is_module(node) or isinstance(node, eqx.Module) and has_function(node)
 
 
-def _is_module(node: Any) -> bool:
+def _is_module(node: object) -> bool:
     """Return whether a node is a callable module with arrays that could be trained."""
     if not isinstance(node, eqx.Module) or not callable(node):
         return False
     return any(map(eqx.is_inexact_array, jtu.tree_leaves(node)))
 
 
-def _class(module: Any) -> str:
+def _class(module: object) -> str:
     """Return the name of a module's class, or of the class of a method's module."""
     owner = getattr(module, "__self__", module)
     return type(owner if isinstance(owner, eqx.Module) else module).__name__
 
 
-def _place_of(fn: Any, stage: Any) -> str:
+def _place_of(fn: object, stage: object) -> str:
     """Return the place of a function in the stage, or `""` if it is the whole stage."""
     for path, leaf in leaves_with_names(stage):
         if leaf is fn and path:

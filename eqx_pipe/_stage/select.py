@@ -7,7 +7,7 @@ import functools as ft
 import itertools as it
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.tree_util as jtu
@@ -122,7 +122,7 @@ def paths_below(paths: np.ndarray, composite: AnyStage, part: Part) -> np.ndarra
     return each_path(paths[..., None], np.arange(composite.size))
 
 
-def each_path(paths: np.ndarray, segments: Any) -> np.ndarray:
+def each_path(paths: np.ndarray, segments: object) -> np.ndarray:
     """Join paths and segments, with NumPy broadcasting."""
     return np.asarray(np.frompyfunc(join_path, 2, 1)(paths, segments), object)
 
@@ -252,9 +252,8 @@ def check_matched(
     for pattern in patterns:
         bare = pattern.removeprefix("!")
         if not any(matches(bare, path, below=below) for path in paths):
-            raise value_error(
-                function, f"`{pattern}` matches no {what}.", nearest(bare, named)
-            )
+            wrong = f"`{pattern}` matches no {what}."
+            raise value_error(function, wrong, nearest(bare, named))
 
 
 def _with_parents(paths: Iterable[str]) -> list[str]:

@@ -242,7 +242,7 @@ def _misfit(
     return why_not(stage, num_inputs + is_stateful(stage), named)
 
 
-def why_not(fn: Any, num_inputs: int, named: tuple[str, ...] = ()) -> str | None:
+def why_not(fn: object, num_inputs: int, named: tuple[str, ...] = ()) -> str | None:
     """Return why a callable cannot take these inputs and a key, or `None` if it can.
 
     `named` are additional inputs by keyword. A callable without a signature is
@@ -493,7 +493,7 @@ def call_layer(
     return end(y) if state is None else (end(y), state)
 
 
-def key_of(stage: Any, key: Key | None) -> dict[str, Key | None]:
+def key_of(stage: object, key: Key | None) -> dict[str, Key | None]:
     """Return the key as a keyword argument, if the module takes one.
 
     A module may pass its `**kwargs` to a layer that takes no key, so `key` is left out
@@ -505,7 +505,7 @@ def key_of(stage: Any, key: Key | None) -> dict[str, Key | None]:
     return {"key": key}
 
 
-def _key_parameter(stage: Any) -> inspect.Parameter | None:
+def _key_parameter(stage: object) -> inspect.Parameter | None:
     """Return the parameter of a module for `key=`: `key` itself, or its `**kwargs`."""
     parameter = of_type(type(stage))
     if parameter is None or parameter.kind is not parameter.VAR_KEYWORD:
@@ -536,7 +536,7 @@ def of_type(cls: type) -> inspect.Parameter | None:
     return named.get("key", wraps[0] if wraps else None)
 
 
-def _of_callee(bound: Any, callee: Any) -> inspect.Parameter | None:
+def _of_callee(bound: object, callee: object) -> inspect.Parameter | None:
     """Return the `key` parameter of a wrapped callable; a function must name it."""
     if isinstance(callee, eqx.Module):
         return _key_parameter(callee)

@@ -28,7 +28,7 @@ def commit_chunk(
 ) -> bool:
     """Write a chunk, or some `rows` of it: values, statuses, and errors.
 
-    `errors` have rows of the chunk; those of `rows` that are finished stay as they are.
+    `errors` have points of the chunk; `rows` that are finished stay as they are.
     If the chunk exists, a status file comes first that adds the new version to the
     present ones, so that a kill, or another process that writes the chunk at this
     moment, loses nothing. In a bucket, returns `False` if another process has changed a
@@ -55,10 +55,9 @@ def commit_chunk(
         tag = _put_status(store, number, [*before.versions, version], tag)
         if tag is None:
             return False
-    return (
-        _put_values(store, number, values, before.tags)
-        and _put_status(store, number, [version], tag) is not None
-    )
+    if not _put_values(store, number, values, before.tags):
+        return False
+    return _put_status(store, number, [version], tag) is not None
 
 
 class _Before(NamedTuple):
@@ -123,13 +122,14 @@ def _merged(
     if not lacks.any():
         return None
     left, rows = rows[~lacks & (status == FAILED)], rows[lacks]
-    others = {text: np.setdiff1d(at, rows) for text, at in others.items()}
+    for text, at in others.items():
+        others[text] = at[~np.isin(at // store.each, rows)]
     for into, leaf in zip(merged, values, strict=True):
         into[rows] = leaf[lacks]
     now[rows] = status[lacks]
     for text, at in errors.items():
         earlier = others.get(text, np.zeros(0, np.int64))
-        others[text] = np.union1d(earlier, np.setdiff1d(at, left))
+        others[text] = np.union1d(earlier, at[~np.isin(at // store.each, left)])
     return merged, now, others
 
 

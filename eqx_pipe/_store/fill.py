@@ -117,6 +117,8 @@ class Filling:
         when they are read.
         """
         store, owned = self.store, self.owned
+        # Statuses are listed before values: a chunk that another process finishes in
+        # between has values then, and is not taken for a broken one.
         listed, sound = store.listed(), 0
         # A status without values shows in two listings, without reading any file.
         lost = np.flatnonzero(store.lacks_values(listed.done)).tolist()
@@ -138,6 +140,8 @@ class Filling:
     def todo(self, listed: Listed) -> RowsByChunk:
         """Return the chunks of the share to compute, with the rows that they lack."""
         rows_by_chunk: dict[int, Int64[np.ndarray, " rows"] | None] = {}
+        # In a bucket the listing is current, so an absent chunk need not be read to see
+        # whether another process has written it.
         current = self.store.files.conditional
         for number in np.flatnonzero(~listed.done | listed.odd).tolist():
             if number in self.owned and number not in self.broken:
@@ -170,6 +174,8 @@ class Filling:
             self.store, number, values, status, errors, is_new=True
         ):
             return
+        # Each turn looks anew. Two processes that write at once may both find mixed
+        # files, and after some turns one of them is alone.
         for _ in range(_TRIES):
             # A sound chunk has come from another process meanwhile: merge the rows.
             whole = rows is None and not self.store.is_sound(number)

@@ -91,10 +91,8 @@ def files_of(
     files do not have default names.
     """
     # The status comes first, so that loading arrays in order reads it before values.
-    nodes = {
-        array.name: _array_node(layout, array, sides.get(array.name, 0))
-        for array in (status_of(layout), *layout.variables)
-    }
+    arrays = status_of(layout), *layout.variables
+    nodes = {x.name: _array_node(layout, x, sides.get(x.name, 0)) for x in arrays}
     files: dict[str, bytes] = {}
     coordinates: dict[str, Any] = {}
     for name, (dims, values, attrs) in layout.coordinates.items():
@@ -110,9 +108,8 @@ def files_of(
         }
         if values.size:
             files[coordinate_key(name, values.ndim, side)] = compress(raw)
-    files |= {
-        f"{name}/{ROOT}": json.dumps(node).encode() for name, node in nodes.items()
-    }
+    for name, node in nodes.items():
+        files[f"{name}/{ROOT}"] = json.dumps(node).encode()
     record = {
         "format": FORMAT,
         "dims": list(layout.dims),
@@ -129,9 +126,8 @@ def files_of(
         "sides": {name: sides.get(name, 0) for name in nodes},
         **layout.record,
     }
-    marked = [
-        name for name, (dims, *_) in layout.coordinates.items() if [*dims] != [name]
-    ]
+    items = layout.coordinates.items()
+    marked = [name for name, (dims, *_) in items if [*dims] != [name]]
     root = {
         "zarr_format": 3,
         "node_type": "group",
@@ -313,10 +309,8 @@ def _check(root: Mapping[str, Any], record: Mapping[str, Any]) -> None:
     require(len(chunks) <= MOST_CHUNKS, "its chunks")
     require(chunks.points <= most_bytes(), "a chunk larger than the memory")
     layout = StoreLayout(tuple(dims), chunks, {}, variables, record["status"], {}, {})
-    expected = {
-        array.name: _array_node(layout, array, sides[array.name])
-        for array in (status_of(layout), *variables)
-    }
+    arrays = status_of(layout), *variables
+    expected = {x.name: _array_node(layout, x, sides[x.name]) for x in arrays}
     for name, recorded in coordinates.items():
         shape, length = recorded["shape"], dict(zip(dims, lengths, strict=True))
         require(are_sizes([*shape, recorded["bytes"], recorded["digest"]]), name)

@@ -149,10 +149,8 @@ def _copy(old: Store, origin: Origin, new: Store) -> None:
             except Damaged:
                 status[index] = MISSING
         if not np.all(status == MISSING):
-            errors = {
-                text: np.flatnonzero(np.isin(rows, points) & (status == FAILED))
-                for text, points in raised.items()
-            }
+            failed, pairs = status == FAILED, raised.items()
+            errors = {t: np.flatnonzero(np.isin(rows, x) & failed) for t, x in pairs}
             commit_chunk(new, number, values, status, errors)
 
 

@@ -39,7 +39,7 @@ class _LazyArray(np.lib.mixins.NDArrayOperatorsMixin):
     shape: tuple[int, ...]
 
     @abc.abstractmethod
-    def __getitem__(self, index: Any) -> Any: ...
+    def __getitem__(self, index: object) -> Any: ...
 
 
 class Marks(_LazyArray):
@@ -174,7 +174,7 @@ class StoredArray(_LazyArray):
             dtype, kind = self.store.variables[self._variable].dtype, None
         return StoredArray(self.store, self._variable, dtype, kind, self.done, True)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         index = index if isinstance(index, tuple) else (index,)
         first: Any
         first, *rest = index or (Ellipsis,)
@@ -191,7 +191,7 @@ class StoredArray(_LazyArray):
             return self._take(self._positions(first))
         return self._read(0, n)[index]
 
-    def _positions(self, index: Any) -> np.ndarray:
+    def _positions(self, index: object) -> np.ndarray:
         """Return the positions on the leading axis of an index, by NumPy's rules."""
         n = self.shape[0]
         index = np.asarray(index, np.int64 if np.size(index) == 0 else None)
@@ -246,7 +246,7 @@ class StoredArray(_LazyArray):
         return jax.random.wrap_key_data(jnp.asarray(raw), impl=self._kind)
 
 
-def _is_int(x: Any) -> bool:
+def _is_int(x: object) -> bool:
     if isinstance(x, bool | np.bool_) or not hasattr(x, "__index__"):
         return False
     return getattr(x, "ndim", 0) == 0

@@ -166,10 +166,8 @@ def gaps_of(
 
 def merged(ranges: Mapping[int, Int64[np.ndarray, "_ranges 2"]]) -> Gaps:
     """Return ranges of several statuses as gaps in order."""
-    each = [
-        np.column_stack([spans, np.full(len(spans), status)])
-        for status, spans in ranges.items()
-    ]
+    pairs = ranges.items()
+    each = [np.column_stack([x, np.full(len(x), status)]) for status, x in pairs]
     gaps = np.concatenate([NO_GAPS, *each])
     return gaps[np.argsort(gaps[:, 0], kind="stable")]
 

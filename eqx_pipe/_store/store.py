@@ -33,16 +33,7 @@ from .format import (
     variables_of,
 )
 from .objects import Files
-from .partition import (
-    FAILED,
-    MISSING,
-    OK,
-    Chunks,
-    Gaps,
-    merged,
-    points_in,
-    runs_of,
-)
+from .partition import FAILED, MISSING, OK, Chunks, Gaps, merged, points_in, runs_of
 
 _DELETE = (
     "Delete it, if it is there, and call the same sweep with the same store again: "
@@ -124,6 +115,14 @@ class Store:
         """The size of the values of a row in bytes."""
         return sum(v.dtype.itemsize * math.prod(v.inner) for v in self.variables)
 
+    @property
+    def each(self) -> int:
+        """The number of points of a row: several in the blocks of a reduction.
+
+        Errors are numbered by points, within the chunk.
+        """
+        return int(self.root["attributes"].get("block_points", 1))
+
     def names(self) -> list[str]:
         """Return the names of the variables."""
         return [variable.name for variable in self.variables]
@@ -133,13 +132,10 @@ class Store:
         name = self.record["status"]
         files = self.files.entries(name)
         entries = [files.get(file) for file in self.chunks.names(self._root(name))]
-        count = len(entries)
-        done = np.fromiter((entry is not None for entry in entries), bool, count)
-        odd = (entry is not None and not is_ok_size(entry.size) for entry in entries)
-        when = (0 if entry is None else entry.when for entry in entries)
-        return Listed(
-            done, np.fromiter(odd, bool, count), np.fromiter(when, np.int64, count)
-        )
+        done = [entry is not None for entry in entries]
+        odd = [entry is not None and not is_ok_size(entry.size) for entry in entries]
+        when = [0 if entry is None else entry.when for entry in entries]
+        return Listed(np.array(done, bool), np.array(odd, bool), np.array(when, int))
 
     def lacks_values(self, done: Done) -> Done:
         """Return the `done` chunks with missing files of values.
@@ -152,8 +148,7 @@ class Store:
                 behind = ".0" * len(variable.inner)
                 names = self.files.names(variable.name)
                 keys = self.chunks.names(self._root(variable.name))
-                exist = (key + behind in names for key in keys)
-                whole &= np.fromiter(exist, bool, len(done))
+                whole &= np.array([key + behind in names for key in keys], bool)
         return done & ~whole
 
     def manifest(self, number: int) -> Version | None:
@@ -281,9 +276,9 @@ class Store:
         """
         key, size = self.status_key(number), self.chunks.points
         try:
-            # The rows of a reduction are blocks, whose points may have failed.
-            points = size * int(self.root["attributes"].get("block_points", 1))
-            position, cut, versions = parsed(self.files.get(key), size, points)
+            position, cut, versions = parsed(
+                self.files.get(key), size, size * self.each
+            )
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -353,9 +348,8 @@ class Store:
 
     def _digest(self, number: int, k: int, values: np.ndarray) -> int:
         """Return the digest of the values of a chunk, which includes their identity."""
-        start = checksum(
-            f"{self.variables[k].name} {self.chunks.position(number)} ".encode()
-        )
+        place = f"{self.variables[k].name} {self.chunks.position(number)} "
+        start = checksum(place.encode())
         return checksum(np.ascontiguousarray(values).tobytes(), start)
 
     def _read(

@@ -32,11 +32,12 @@ class NoGrowth(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Grown:
-    """The larger store that a store becomes; if values are `moved`, in other files.
+class GrownPlan:
+    """The plan that fills a store after it has grown.
 
-    `plan` has the batch size and the keys of the old store, and the chunks of the
-    larger one.
+    It has the batch size and the keys of the old store, and the chunks of the larger
+    one. `origin` has the old place of each point; if values are `moved`, chunks are
+    others, and have other files. `Growth` of stores is the same without the sweep.
     """
 
     plan: Plan
@@ -49,17 +50,19 @@ def growth_in(
     store: Store,
     now: Mapping[str, Any],
     coordinates: Callable[[], Mapping[str, Any]],
-) -> Grown | None:
-    """Return the larger store that this one would become, or `None` if it stays.
+) -> GrownPlan | None:
+    """Return the plan of the larger store that this becomes, or `None` if it stays.
 
     Raises a `StructureError` for the store of another sweep. Nothing is written. `now`
     is the identity of the sweep; `coordinates` returns those of its space.
     """
     was = store.record
     if "saved" in was:
-        wrong = f"`{store.path}` was written by `SweepResult.save`, as a finished "
-        cure = "Give another path: a sweep resumes only stores that `store=` created."
-        raise structure_error("sweep", f"{wrong}result.", cure)
+        raise structure_error(
+            "sweep",
+            f"`{store.path}` was written by `SweepResult.save`, as a finished result.",
+            "Give another path: a sweep resumes only stores that `store=` created.",
+        )
     why = _moved(store, now, plan.request.space, coordinates)
     if "search" not in {*was, *now} and (was["space"] != now["space"] or why):
         same = was["key"] == now["key"]
@@ -80,7 +83,7 @@ def _grown(
     store: Store,
     now: Mapping[str, Any],
     coordinates: Callable[[], Mapping[str, Any]],
-) -> Grown:
+) -> GrownPlan:
     request, points = plan.request, plan.points
     origin = origin_of(store, now, request.space, coordinates())
     kept, geometry = [at >= 0 for at in origin.positions], points.geometry
@@ -110,7 +113,7 @@ def _grown(
                 "`space`: with a key, the store of a part of a grid grows only within "
                 "that grid, whose positions determine the draws of points"
             )
-    return Grown(plan, origin, chunks is None)
+    return GrownPlan(plan, origin, chunks is None)
 
 
 def _check_reduced(plan: Plan, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -234,10 +234,12 @@ def check_settings(
     `resume=`), the functions of a training may differ.
     """
     if was and now and was.get("format") != now["format"]:
-        wrong = f"the store `{path}` has the format {was.get('format')!r}, and this "
-        wrong += f"version of eqx_pipe knows the format {now['format']}."
-        cure = "Use the version that created it, or give another path."
-        raise structure_error(function, wrong, cure)
+        raise structure_error(
+            function,
+            f"the store `{path}` has the format {was.get('format')!r}, and this "
+            f"version of eqx_pipe knows the format {now['format']}.",
+            "Use the version that created it, or give another path.",
+        )
     free = HELD, *_VERSIONS
     names = [x for x, text in now.items() if x not in free and was.get(x, text) != text]
     if not names or trusting and {*names} <= {"training"}:

@@ -19,12 +19,7 @@ from .._results import (
     shapes_of,
 )
 from .._run import Watch
-from .._store import (
-    NO_GAPS,
-    Chunks,
-    Gaps,
-    choose_chunks,
-)
+from .._store import NO_GAPS, Chunks, Gaps, choose_chunks
 from .._types import PyTree
 from .costs import CostsOf, costs_of
 from .program.layout import CHUNK_BYTES
@@ -39,8 +34,9 @@ from .work.points import Points
 from .work.prepare import prepare
 from .work.work import Work
 
-# Only the pools of the standard library expose their number of workers.
-_GUESSED_WORKERS = 8
+# The workers that share the points, if their number is unknown: the batch size and the
+# chunks leave work for as many. Only the pools of the standard library expose theirs.
+_SHARING_WORKERS = 8
 
 
 def work_of(points: Points, reducers: ReducerTree | None) -> Work:
@@ -85,6 +81,10 @@ class Plan:
         spans = (self.work.span(*self.chunks.span(number)) for number in numbers)
         return sum(last - first for first, last in spans)
 
+    def count_rows(self, number: int, rows: Int64[np.ndarray, " some"]) -> int:
+        """Return the number of points in some rows of a chunk."""
+        return self.work.count(self.chunks.span(number)[0] + rows)
+
     def asked(self, number: int, rows: Int64[np.ndarray, " some"] | None) -> Asked:
         """Return the rows of a chunk to compute, with the costs of their points."""
         first, last = self.chunks.span(number)
@@ -128,7 +128,7 @@ def plan_of(request: Request) -> Plan:
         # The devices of a worker are unknown before it runs: assume one.
         devices, shares = (
             devices[:1],
-            shares * (known_workers(request.executor) or _GUESSED_WORKERS),
+            shares * (known_workers(request.executor) or _SHARING_WORKERS),
         )
     points = prepare(
         request.fn,
@@ -208,7 +208,8 @@ class Todo:
     def left(self, plan: Plan) -> int:
         """Return the number of missing points."""
         whole = [number for number in self.chunks if number not in self.rows]
-        return plan.count(whole) + sum(map(len, self.rows.values()))
+        parts = (plan.count_rows(*part) for part in self.rows.items())
+        return plan.count(whole) + sum(parts)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -58,8 +58,9 @@ _CALL_SECONDS = 1.0, 30.0
 _WORKER_SECONDS = 3e-3
 # A job waits in a queue, imports JAX and compiles, so it should take longer.
 _JOB_SECONDS = 60.0
-# The number of workers until they have answered, if it is unknown.
-_GUESSED_WORKERS = 2
+# The workers that an executor has at least, until others have answered: each gets the
+# function with its first call.
+_FEWEST_WORKERS = 2
 # After a signal, wait so many seconds for chunks that cannot be cancelled: a stopped
 # worker never answers, and Slurm kills a job 30 s after SIGTERM.
 _GRACE = 20.0
@@ -69,64 +70,31 @@ _SIGNAL_SECONDS = 0.5
 
 def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
     """Compute chunks by the workers of an executor, in the order they are finished."""
-    packed = pack(plan)
-    shared = digest(packed), packed, todo.target
-    calls = _Calls(plan, todo, len(packed))
-    end: float | None = None
-    kernels = has_kernels = any(x.has_kernels for x in plan.points.traced)
-    timeout = plan.request.timeout or math.inf
-    heard = time.monotonic()
+    calls = _Calls(plan, todo, watch.stopping)
     try:
         while calls.flying or (calls.waiting and not watch.stopping()):
-            new: list[_Call] = []
+            is_full = True
             if watch.stopping():
-                if end is None:
-                    end = time.monotonic() + _GRACE
-                    calls.flying = [x for x in calls.flying if not x.cancelled()]
-                elif kernels and time.monotonic() > end - _GRACE + _SIGNAL_SECONDS:
-                    # A signal may not reach the processes of a pool.
-                    end_workers(plan.request.executor, signal.SIGINT)
-                    kernels = False
-                elif time.monotonic() > end:
-                    lost = sum(len(call.chunks) for call in calls.flying)
-                    tell(
-                        f"the sweep stops: {lost} of the chunks in flight did not "
-                        f"arrive within {_GRACE:g} s."
-                    )
+                if calls.are_lost():
                     return
             elif new := calls.take():
-                if not _launch(plan, new, (*shared, calls.name), watch.stopping):
-                    continue
-                calls.flying += new
-                heard = time.monotonic()
                 # Launch as many as may be in flight first, unless `submit` itself
                 # computes.
-                if not new[0].future.done():
+                if not calls.launch(new) or not new[0].future.done():
                     continue
+                is_full = False
             trouble: Exception | None = None
             # Fetch results as they finish: Dask recomputes results of a killed worker
             # that were not fetched.
-            until = heard + timeout
-            finished = _finished(calls.flying, not new, watch.stopping, until)
-            if finished:
-                heard = time.monotonic()
-            elif time.monotonic() > until and not watch.stopping():
-                # The workers hang: others may take these chunks. Late answers are lost.
-                late = f"no worker has answered for `timeout={timeout:g}` seconds"
-                for call in [*calls.flying]:
-                    call.cancelled()
-                    calls.land(call, None)
-                    call.check_tries(plan, TimeoutError(late))
-            for call in finished:
+            for call in calls.finished(is_full):
                 answer: _Answer | None = None
                 try:
-                    answer = call.result(plan, watch.stopping)
+                    answer = calls.result(call)
                 except Exception as error:
                     # Keep the other finished chunks before raising.
                     trouble = trouble or error
                 calls.land(call, answer)
-                if has_kernels and calls.this_call.stopped and not watch.stopping():
-                    # In another thread than the main one.
+                if calls.are_stopped:
                     trouble = trouble or Stopped("sweep")
                 computed = [] if answer is None else answer.computed or []
                 for (number, rows), outcome in zip(call.chunks, computed, strict=False):
@@ -134,7 +102,8 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
                         trouble = trouble or outcome
                         continue
                     values, verdict = outcome
-                    count = plan.count([number]) if rows is None else len(rows)
+                    some = {} if rows is None else {number: rows}
+                    count = Todo([], [number], some).left(plan)
                     watch.after(count, verdict.failed)
                     yield Chunk(number, rows, values, verdict)
             if trouble is not None:
@@ -185,72 +154,6 @@ class _Call:
             return bool(self.future.cancel())
         return False
 
-    def result(self, plan: Plan, stopping: Callable[[], bool]) -> _Answer | None:
-        """Return the answer, or `None` if the chunks are to be computed later."""
-        try:
-            return self.future.result()
-        except concurrent.futures.BrokenExecutor as error:
-            if _ended_by_signal(stopping):
-                return None
-            raise _broken(error) from error
-        except (Exception, KeyboardInterrupt) as error:
-            if stopping() and isinstance(error, KeyboardInterrupt):
-                raise  # a second Ctrl-C
-            if stopping():
-                return None
-            # Errors of the function are returned as values, so here a worker died.
-            self.check_tries(plan, error)
-            return None
-
-    def check_tries(self, plan: Plan, error: BaseException) -> None:
-        """Raise a `SweepError` if the call may not be tried again after an error."""
-        if self.tries >= _TRIES or isinstance(error, KeyboardInterrupt):
-            first, _ = plan.chunks.span(self.chunks[0][0])
-            _, last = plan.chunks.span(self.chunks[-1][0])
-            first, last = plan.work.span(first, last)
-            raise sweep_error(
-                "sweep",
-                f"the worker failed {self.tries} times at the points {first} to "
-                f"{last - 1}: {type(error).__name__}: {error}.",
-                "Sweep over `space[first:last]` of these points in a process of its "
-                "own to see why; the same call tries them again, and with `store=` "
-                "only what is missing.",
-            ) from error
-
-
-def _launch(
-    plan: Plan,
-    calls: Sequence[_Call],
-    shared: tuple[str, bytes, Target | None, str],
-    stopping: Callable[[], bool],
-) -> bool:
-    """Submit calls, as one array if there are several jobs.
-
-    Return False if a signal broke the executor.
-    """
-    executor: Any = plan.request.executor
-    name, packed, target, call_name = shared
-    arguments = []
-    for call in calls:
-        call.tries += 1
-        asked = [plan.asked(*chunk) for chunk in call.chunks]
-        function = packed if call.carries else None
-        arguments.append((name, function, asked, target, call_name))
-    try:
-        if len(calls) == 1:
-            futures = [executor.submit(compute_in_worker, *arguments[0])]
-        else:
-            futures = executor.map_array(
-                compute_in_worker, *zip(*arguments, strict=True)
-            )
-    except Exception as error:
-        if _ended_by_signal(stopping):
-            return False
-        raise _broken(error) from error
-    for call, future in zip(calls, futures, strict=True):
-        call.future = future
-    return True
-
 
 class _Calls:
     """The calls that wait and those in flight; the size and content of the next one.
@@ -264,13 +167,16 @@ class _Calls:
     two chunks, of which they measure the second; after an answer all others are sent.
     """
 
-    def __init__(self, plan: Plan, todo: Todo, size: int):
+    def __init__(self, plan: Plan, todo: Todo, stopping: Callable[[], bool]):
+        self._plan, self._target, self._stopping = plan, todo.target, stopping
+        self._executor: Any = plan.request.executor
+        self._packed = pack(plan)
+        self._name = digest(self._packed)
         # The executors of submitit start a job for each call.
-        self._are_jobs = hasattr(plan.request.executor, "map_array")
-        self._workers = known_workers(plan.request.executor) or _GUESSED_WORKERS
+        self._are_jobs = hasattr(self._executor, "map_array")
+        self._workers = known_workers(self._executor) or _FEWEST_WORKERS
         self._able = set[tuple[str, int]]()  # the workers that have computed
         self._first = self._workers  # the calls that are still to carry the function
-        self._size = size
         chunk_bytes = plan.work.row_bytes * plan.chunks.points
         self._most_chunks = max(2, _IN_FLIGHT_BYTES // max(1, chunk_bytes))
         self._pace = Pace()
@@ -280,12 +186,23 @@ class _Calls:
         self.flying: list[_Call] = []
         self._lacking = set[str]()  # the processes to which a call brings it
         self._refused: list[_Call] = []  # until a worker has computed
+        self._timeout = plan.request.timeout or math.inf
+        self._heard = time.monotonic()
+        self._stopped: float | None = None  # the time of a signal
+        self._has_kernels = any(each.has_kernels for each in plan.points.traced)
+        self._ends_kernels = self._has_kernels
         self._rename()
 
     def _rename(self) -> None:
         """Let calls that are submitted from now on run in workers that were stopped."""
-        self.name = uuid.uuid4().hex
-        self.this_call = share(self.name)
+        self._part_of = uuid.uuid4().hex
+        self._this_call = share(self._part_of)
+
+    @property
+    def are_stopped(self) -> bool:
+        """True if a signal stopped kernels, and not the sweep: it is in a thread."""
+        stopped = self._has_kernels and self._this_call.stopped
+        return stopped and not self._stopping()
 
     def take(self) -> list[_Call]:
         """Return the next call, or an array of jobs; none if enough are in flight."""
@@ -301,6 +218,118 @@ class _Calls:
                 call.chunks += self.waiting.popleft().chunks
             calls.append(call)
         return calls
+
+    def launch(self, calls: Sequence[_Call]) -> bool:
+        """Submit calls, as one array if there are several jobs.
+
+        Return False if a signal broke the executor.
+        """
+        arguments = []
+        for call in calls:
+            call.tries += 1
+            asked = [self._plan.asked(*chunk) for chunk in call.chunks]
+            packed = self._packed if call.carries else None
+            each = self._name, packed, asked, self._target, self._part_of
+            arguments.append(each)
+        compute, columns = compute_in_worker, zip(*arguments, strict=True)
+        try:
+            if len(calls) == 1:
+                futures = [self._executor.submit(compute, *arguments[0])]
+            else:
+                futures = self._executor.map_array(compute, *columns)
+        except Exception as error:
+            if self._ended_by_signal():
+                return False
+            raise _broken(error) from error
+        for call, future in zip(calls, futures, strict=True):
+            call.future = future
+        self.flying += calls
+        self._heard = time.monotonic()
+        return True
+
+    def finished(self, is_full: bool) -> list[_Call]:
+        """Return the finished calls; if `is_full`, wait for one until the sweep stops.
+
+        Calls that are late are taken back, and wait to be made again: others may take
+        the chunks of a worker that hangs. Its answers are lost.
+        """
+        pause, until = 0.0005, self._heard + self._timeout
+        while True:
+            was_stopping, now = self._stopping(), time.monotonic()
+            finished = [call for call in self.flying if call.future.done()]
+            if finished:
+                self._heard = now
+            is_late = now > until and not (finished or was_stopping)
+            if is_late:
+                late = f"no worker has answered for `timeout={self._timeout:g}` seconds"
+                for call in [*self.flying]:
+                    call.cancelled()
+                    self.land(call, None)
+                    self._check_tries(call, TimeoutError(late))
+            waits = self.flying and not finished and (is_full or was_stopping)
+            if not waits:
+                return finished
+            time.sleep(0.02 if was_stopping else pause)
+            if self._stopping():
+                return [call for call in self.flying if call.future.done()]
+            # Wait briefly for short chunks, and poll rarely for long ones.
+            pause = min(2 * pause, 0.02)
+
+    def are_lost(self) -> bool:
+        """Cancel calls after a signal; return whether others arrive no more."""
+        now = time.monotonic()
+        if self._stopped is None:
+            self._stopped = now
+            self.flying = [call for call in self.flying if not call.cancelled()]
+        elif self._ends_kernels and now > self._stopped + _SIGNAL_SECONDS:
+            # A signal may not reach the processes of a pool.
+            end_workers(self._executor, signal.SIGINT)
+            self._ends_kernels = False
+        elif now > self._stopped + _GRACE:
+            lost = sum(len(call.chunks) for call in self.flying)
+            tell(
+                f"the sweep stops: {lost} of the chunks in flight did not arrive "
+                f"within {_GRACE:g} s."
+            )
+            return True
+        return False
+
+    def result(self, call: _Call) -> _Answer | None:
+        """Return the answer, or `None` if the chunks are to be computed later."""
+        try:
+            return call.future.result()
+        except concurrent.futures.BrokenExecutor as error:
+            if self._ended_by_signal():
+                return None
+            raise _broken(error) from error
+        except (Exception, KeyboardInterrupt) as error:
+            if not self._stopping():
+                # Errors of the function are returned as values, so a worker died.
+                self._check_tries(call, error)
+            elif isinstance(error, KeyboardInterrupt):
+                raise  # a second Ctrl-C
+            return None
+
+    def _check_tries(self, call: _Call, error: BaseException) -> None:
+        """Raise a `SweepError` if a call may not be tried again after an error."""
+        if call.tries >= _TRIES or isinstance(error, KeyboardInterrupt):
+            first, _ = self._plan.chunks.span(call.chunks[0][0])
+            _, last = self._plan.chunks.span(call.chunks[-1][0])
+            first, last = self._plan.work.span(first, last)
+            raise sweep_error(
+                "sweep",
+                f"the worker failed {call.tries} times at the points {first} to "
+                f"{last - 1}: {type(error).__name__}: {error}.",
+                "Sweep over `space[first:last]` of these points in a process of its "
+                "own to see why; the same call tries them again, and with `store=` "
+                "only what is missing.",
+            ) from error
+
+    def _ended_by_signal(self) -> bool:
+        """Return whether a signal stops the sweep, and may have broken its executor."""
+        if not self._stopping():
+            time.sleep(_SIGNAL_SECONDS)
+        return self._stopping()
 
     def land(self, call: _Call, answer: _Answer | None) -> None:
         """Record the answer of a call, which is `None` if the worker died."""
@@ -350,38 +379,11 @@ class _Calls:
         calls = min(_DEPTH * max(2, workers), _IN_FLIGHT)
         if any(call.carries for call in flying):
             # An executor may hold a copy of the function for each call that carries it.
-            calls = min(calls, max(1, _IN_FLIGHT_BYTES // self._size))
+            calls = min(calls, max(1, _IN_FLIGHT_BYTES // len(self._packed)))
         if not self._are_jobs:
             # The last calls are short, so that workers end at about the same time.
             most = min(most, max(1, len(self.waiting) // (_DEPTH * workers)))
         return most if self.waiting and len(flying) < calls else 0
-
-
-def _finished(
-    flying: Sequence[_Call], full: bool, stopping: Callable[[], bool], until: float
-) -> list[_Call]:
-    """Return the finished ones; if `full`, wait for one until the sweep stops.
-
-    It waits no longer than `until`.
-    """
-    pause = 0.0005
-    while True:
-        finished = [call for call in flying if call.future.done()]
-        waits = stopping() or (full and time.monotonic() <= until)
-        if finished or not flying or not waits:
-            return finished
-        time.sleep(0.02 if stopping() else pause)
-        if stopping():
-            return [call for call in flying if call.future.done()]
-        # Wait briefly for short chunks, and poll rarely for long ones.
-        pause = min(2 * pause, 0.02)
-
-
-def _ended_by_signal(stopping: Callable[[], bool]) -> bool:
-    """Return whether a signal stops the sweep, and so may have broken its executor."""
-    if not stopping():
-        time.sleep(_SIGNAL_SECONDS)
-    return stopping()
 
 
 def end_workers(
@@ -418,21 +420,22 @@ class _Task(NamedTuple):
     fields: dict[str, Any]
     reduce: PyTree
     settings: dict[str, Any]
-    program: str
+    program: tuple[str, str]
     programs: str | None
 
 
 def pack(plan: Plan) -> bytes:
     """Return a sweep as bytes for a worker."""
     cloudpickle = optional("sweep", "cloudpickle", "distributed")
-    request, job = plan.request, plan.points
+    request, points = plan.request, plan.points
     names = ("space", "key", "batch_size", "ordered", "isolated")
-    arguments = {"fn": request.fn, **{name: getattr(job, name) for name in names}}
+    arguments = {"fn": request.fn, **{name: getattr(points, name) for name in names}}
     fields = {
-        name: getattr(job, name) for name in ("most", "adapts", "key_digits", "literal")
+        name: getattr(points, name)
+        for name in ("most", "adapts", "key_digits", "literal")
     }
     cache = jax.config.jax_compilation_cache_dir
-    task = _Task(arguments, fields, request.reduce, settings(), _program(job), cache)
+    task = _Task(arguments, fields, request.reduce, settings(), _program(points), cache)
     try:
         # Versions come first, since pickles of others may not be readable.
         return f"{_versions()}\n".encode() + cloudpickle.dumps(task)
@@ -450,13 +453,13 @@ def compute_in_worker(
     packed: bytes | None,
     asked: Sequence[Asked],
     target: Target | None = None,
-    call_name: str = "",
+    part_of: str = "",
 ) -> _Answer:
     """Compute the rows of chunks in a worker.
 
     `name` identifies the packed sweep. Without `packed`, a worker that does not know
     the name computes nothing. A worker that sees the store writes the chunks there. If
-    a signal stopped other parts of the call of `call_name`, no kernel begins.
+    a signal stopped kernels of the call named `part_of`, no others begin here.
     """
     # A fork has the same `_PROCESS`.
     worker = f"{_PROCESS}.{os.getpid()}", threading.get_ident()
@@ -468,7 +471,7 @@ def compute_in_worker(
     begun, computed = time.monotonic(), list[_Computed]()
     target = target if target is not None and target.is_open() else None
     # Ctrl-C also reaches the processes of a pool, which finish the chunk.
-    with Interrupt(CTRL_C, loud=False, name=call_name) as interrupt:
+    with Interrupt(CTRL_C, loud=False, name=part_of) as interrupt:
         for each in asked:
             if interrupt.asked:
                 break
@@ -511,11 +514,11 @@ _sweeps = LRUCache(4)
 
 def _computed(sweep: _Sweep, asked: Asked, target: Target | None) -> _Computed:
     try:
-        task, job = sweep.made()
+        task, work = sweep.made()
         with _as_there(task):
             if target is None:
-                return whole(job.compute(asked, Watch()))
-            return [], _written(job, asked, target)
+                return whole(work.compute(asked, Watch()))
+            return [], _written(work, asked, target)
     except Stopped:
         raise
     except Exception as error:
@@ -532,7 +535,7 @@ def _as_there(task: _Task) -> Iterator[None]:
         yield
 
 
-def _written(job: Work, asked: Asked, target: Target) -> Verdict:
+def _written(work: Work, asked: Asked, target: Target) -> Verdict:
     """Write a chunk; return the number of failed points.
 
     Another worker may compute the same chunk, since a call is made again if no
@@ -543,12 +546,12 @@ def _written(job: Work, asked: Asked, target: Target) -> Verdict:
     failed = 0
     with disk_errors(target.files.path_of(), "be opened"):
         filling = target.filling()
-        flights, number = Flights(job, filling, lambda *_: asked), asked.number
+        flights, number = Flights(work, filling, lambda *_: asked), asked.number
         resumed = flights.get(number) if flights.look() else None
     if resumed is not None and not np.array_equal(resumed.rows, asked.rows):
         resumed = None  # of other rows
     watch = Watch(hands_over=True, whole=not filling.in_parts)
-    for chunk in job.compute(asked, watch, resumed):
+    for chunk in work.compute(asked, watch, resumed):
         with disk_errors(filling.store.path, "take a chunk"):
             # Before a store grows, its token is removed: so it is the store as it was.
             if not target.is_open():
@@ -573,9 +576,12 @@ def _unpacked(packed: bytes) -> _Task:
 
     there, _, data = packed.partition(b"\n")
     if there.decode() != _versions():
-        wrong = f"a worker has {_versions()}, and the process that sweeps has "
-        wrong += f"{there.decode()}."
-        raise sweep_error("sweep", wrong, "Give both the same environment.")
+        raise sweep_error(
+            "sweep",
+            f"a worker has {_versions()}, and the process that sweeps has "
+            f"{there.decode()}.",
+            "Give both the same environment.",
+        )
     task = cloudpickle.loads(data)
     if not jax.config.jax_compilation_cache_dir and os.path.isdir(task.programs or ""):
         jax.config.update("jax_compilation_cache_dir", task.programs)
@@ -585,29 +591,32 @@ def _unpacked(packed: bytes) -> _Task:
 def _prepared(task: _Task) -> Work:
     points = prepare(**task.arguments, devices=tuple(jax.local_devices()))
     points = dataclasses.replace(points, **task.fields)
-    (here, _, own), (there, _, theirs) = (
-        text.partition(" ") for text in (_program(points), task.program)
-    )
+    (here, own), (there, theirs) = _program(points), task.program
     if here != there:
-        cure = "Give the workers the same versions of the modules that `fn` uses."
-        raise sweep_error("sweep", "a worker traces another program from `fn`.", cure)
+        raise sweep_error(
+            "sweep",
+            "a worker traces another program from `fn`.",
+            "Give the workers the same versions of the modules that `fn` uses.",
+        )
     if own != theirs:
-        wrong = f"a worker builds kernels by {own}, and the process that sweeps by "
-        wrong += f"{theirs}: they may round differently."
-        cure = "Use workers of the same kind, or sweep the function without `kernel`."
-        raise sweep_error("sweep", wrong, cure)
+        raise sweep_error(
+            "sweep",
+            f"a worker builds kernels by {own}, and the process that sweeps by "
+            f"{theirs}: they may round differently.",
+            "Use workers of the same kind, or sweep the function without `kernel`.",
+        )
     reducers = None if task.reduce is None else as_reducers("sweep", task.reduce)
     return work_of(points, reducers)
 
 
-def _program(job: Points) -> str:
-    """Return what identifies the program of a sweep."""
+def _program(points: Points) -> tuple[str, str]:
+    """Return what identifies the program of a sweep, and its kernels."""
     # Compare programs only: a callable among static values may lose its name in
     # transit.
-    programs = [traced.fingerprint for traced in job.traced]
+    programs = [traced.fingerprint for traced in points.traced]
     constants = [array_text(x) for program in programs for x in program.constants]
     texts = "\n".join([*(program.text for program in programs), *constants])
-    return f"{digest(texts)} {kernels_text(job.traced, job.devices[0].platform)}"
+    return digest(texts), kernels_text(points.traced, points.devices[0].platform)
 
 
 def _portable(error: Exception) -> Exception:

@@ -59,7 +59,13 @@ from .._store import (
 from .._tree import key_kind, leaves_with_names
 from .._types import PyTree
 from .flights import Flights, in_flight
-from .growth import Grown, growth_in, key_digits_of, key_digits_text, with_key_digits
+from .growth import (
+    GrownPlan,
+    growth_in,
+    key_digits_of,
+    key_digits_text,
+    with_key_digits,
+)
 from .identity import as_texts, identity_of, reducing_identity
 from .plan import Outcome, Plan, Todo
 from .target import open_to_workers
@@ -203,7 +209,7 @@ class StoreSink:
     def __init__(self, plan: Plan, write: bool = True):
         assert plan.request.store is not None
         self.files = plan.request.store
-        self.grown: Grown | None = None
+        self.grown: GrownPlan | None = None
         with disk_errors(self.files.path_of(), "be opened"):
             self.store, self.plan, has_grown = self._opened(plan, write)
         self.contents = _contents_of(self.plan)
@@ -230,6 +236,7 @@ class StoreSink:
             store = create_store("sweep", files, contents.layout(now), write)
             if not write:
                 return store, plan, False
+        # Also for a store that was just created: another process may have been first.
         # Without a lock, as nothing may be written to the store of another sweep.
         if growth_of(store) is not None and write:
             self._check_dropped(plan)
@@ -238,9 +245,11 @@ class StoreSink:
         if self.grown is not None:
             plan = self.grown.plan
         else:
+            # The store decides what is computed together, not this call: so every
+            # process and restart computes the same batches, which round alike.
             with well_formed("sweep", files):
-                kept = store.record["batch_size"]
-                plan = plan.with_batch_size(kept).with_chunks(store.chunks)
+                size = store.record["batch_size"]
+                plan = plan.with_batch_size(size).with_chunks(store.chunks)
                 plan = with_key_digits(plan, key_digits_of(store.record))
             if write:
                 restore(store, lambda: _contents_of(plan).layout(now))
@@ -253,12 +262,14 @@ class StoreSink:
         asked = not self.grown.moved or plan.request.resume is not None
         flying = [] if asked else in_flight(self.files)
         if flying:
-            wrong = f"the store `{self.files.path_of()}` has points in flight "
-            wrong += f"({'; '.join(flying)}), which this growth would drop, since it "
-            wrong += "moves points."
-            cure = "Complete the sweep of the smaller space first, or pass "
-            cure += '`resume="force"`, which begins these points again.'
-            raise sweep_error("sweep", wrong, cure)
+            raise sweep_error(
+                "sweep",
+                f"the store `{self.files.path_of()}` has points in flight "
+                f"({'; '.join(flying)}), which this growth would drop, since it moves "
+                "points.",
+                "Complete the sweep of the smaller space first, or pass "
+                '`resume="force"`, which begins these points again.',
+            )
 
     @contextlib.contextmanager
     def filling(self) -> Iterator[Todo]:
@@ -269,7 +280,7 @@ class StoreSink:
         store, filling = self.store, self._filling
         with disk_errors(store.path, "be opened"):
             listed = filling.look()
-            self._refuse(store.account(listed, filling.broken))
+            self._check(store.account(listed, filling.broken))
             done = not filling.todo(listed)
             done = done and not (filling.has_leftovers() or self._flights.look())
         if done:
@@ -278,7 +289,7 @@ class StoreSink:
         with filling.locked() as listed:
             with disk_errors(store.path, "be opened"):
                 # Other processes may have written chunks meanwhile.
-                self._refuse(store.account(listed, filling.broken))
+                self._check(store.account(listed, filling.broken))
                 todo = self._todo(filling.todo(listed))
                 self._flights.tidy(todo.chunks)
             try:
@@ -302,7 +313,10 @@ class StoreSink:
         with disk_errors(self.store.path, "be read"):
             check_current(self.store)
             account = self.store.account()
-        return self.contents.outcome(self.store, account)
+        outcome = self.contents.outcome(self.store, account)
+        # Other processes may have written more since the last check.
+        self._refuse(outcome.gaps)
+        return outcome
 
     def todo(self) -> Todo:
         """Return the chunks of a share to compute, whole or some of their rows."""
@@ -316,7 +330,7 @@ class StoreSink:
         filling, get = self._filling, self._flights.get
         return Todo(filling.owned, list(rows_by_chunk), rows, get, not filling.in_parts)
 
-    def _todo_after(self, grown: Grown) -> Todo:
+    def _todo_after(self, grown: GrownPlan) -> Todo:
         """Return the chunks to compute once the store has grown."""
         rows_by_chunk: dict[int, Any] = {}
         index, count = grown.plan.request.shard or (0, 1)
@@ -329,10 +343,30 @@ class StoreSink:
                 rows_by_chunk[number] = at if len(at) < len(status) else None
         return dataclasses.replace(self._todo(rows_by_chunk), owned=owned)
 
-    def _refuse(self, account: Account) -> None:
+    def _check(self, account: Account) -> None:
         """Raise if there are failed points that are neither marked nor recomputed."""
-        if not self._filling.again:
-            self.contents.refuse(self.store, account)
+        if not self._filling.again and count_in(account.gaps, FAILED):
+            # The gaps of states are blocks, and the points are in the states.
+            self._refuse(self.contents.outcome(self.store, account).gaps)
+
+    def _refuse(self, gaps: Gaps) -> None:
+        """Raise a `SweepError` if there are failed points, unless they are marked."""
+        failed = points_in(gaps[gaps[:, 2] == FAILED, :2])
+        if self.plan.request.isolated or not len(failed):
+            return
+        shown = ", ".join(map(str, failed[:5])) + (", ..." if len(failed) > 5 else "")
+        what = f"{len(failed):,} points ({shown})"
+        raise SweepError(
+            message(
+                "sweep",
+                f'the store `{self.store.path}` was filled with `on_error="mark"`, and '
+                f"`fn` failed at {f'point {shown}' if len(failed) == 1 else what}.",
+                'Pass `on_error="mark"`, which keeps the other points, or call '
+                f"`fn(space.point({failed[0]}))` to see the error. "
+                'After a fix, `resume="failed"` computes these points again.',
+            ),
+            failed.tolist(),
+        )
 
     def _note_kept(self, error: BaseException) -> None:
         all_ = self.plan.count(self._filling.owned)
@@ -401,16 +435,8 @@ class ValueContents:
             {**identity, "batch_size": self.plan.points.batch_size, **keys},
         )
 
-    def refuse(self, store: Store, account: Account) -> None:
-        """Raise if there are failed points in the store, unless they are marked."""
-        if not self.plan.request.isolated:
-            gaps = account.gaps
-            _refuse_failed(store.path, points_in(gaps[gaps[:, 2] == FAILED, :2]))
-
     def outcome(self, store: Store, account: Account) -> Outcome:
         """Return the current contents; values are read when they are indexed."""
-        # Other processes may have written more since the last check.
-        self.refuse(store, account)
         gaps, errors, done = account
         work = self.plan.work
         outputs, structure = jtu.tree_flatten(work.outputs)
@@ -476,51 +502,25 @@ class StateContents:
             record={**identity, "batch_size": self.plan.points.batch_size},
         )
 
-    def refuse(self, store: Store, account: Account) -> None:
-        """Raise if there are failed points in the store, unless they are marked."""
-        if not self.plan.request.isolated and count_in(account.gaps, FAILED):
-            _refuse_failed(store.path, self._all(store)[0].failed)
-
     def outcome(self, store: Store, account: Account) -> Outcome:
-        """Return the reduction of all chunks in the store."""
-        merge, gaps = self._all(store)
-        if not self.plan.request.isolated:
-            _refuse_failed(store.path, merge.failed)
-        missing = [self.blocks.span(first, last) for first, last in gaps]
-        return reduced_outcome(merge, np.array(missing, np.int64).reshape(-1, 2))
-
-    def _all(self, store: Store) -> tuple[OrderedMerge, list[tuple[int, int]]]:
-        """Merge all chunks; return also the missing blocks, as ranges."""
-        merge, gaps = OrderedMerge(self.blocks, store.chunks), []
-        gap = ft.cache(self.blocks.gap)  # chunks have two lengths, and each compiles
+        """Return the reduction of all blocks in the store; others are missing."""
+        blocks, gaps = self.blocks, account.gaps[account.gaps[:, 2] == MISSING, :2]
+        merge = OrderedMerge(blocks, store.chunks)
+        gap = ft.cache(blocks.gap)  # chunks have two lengths, and each compiles
         for number in range(len(store.chunks)):
-            span = store.chunks.span(number)
+            first, last = store.chunks.span(number)
             manifest = store.manifest(number)
-            if manifest is not None:
-                begin, _ = self.blocks.span(*span)
-                errors = {text: begin + at for text, at in manifest.errors.items()}
-                names = range(len(store.variables))
-                merge.put(number, [store.read(number, k) for k in names], errors)
-            else:
-                gaps.append(span)
-                merge.put(number, gap(span[1] - span[0]), {})
-        return merge, gaps
-
-
-def _refuse_failed(path: str, failed: np.ndarray) -> None:
-    """Raise a `SweepError` if a store contains failed points."""
-    if not len(failed):
-        return
-    shown = ", ".join(map(str, failed[:5])) + (", ..." if len(failed) > 5 else "")
-    what = f"point {shown}" if len(failed) == 1 else f"{len(failed):,} points ({shown})"
-    raise SweepError(
-        message(
-            "sweep",
-            f'the store `{path}` was filled with `on_error="mark"`, and `fn` '
-            f"failed at {what}.",
-            'Pass `on_error="mark"`, which keeps the other points, or call '
-            f"`fn(space.point({failed[0]}))` to see the error. "
-            'After a fix, `resume="failed"` computes these points again.',
-        ),
-        failed.tolist(),
-    )
+            if manifest is None:
+                merge.put(number, gap(last - first), {})
+                continue
+            rows = [store.read(number, k) for k in range(len(store.variables))]
+            absent = np.flatnonzero(manifest.status == MISSING)
+            if len(absent):  # Ctrl-C has stopped it within the chunk
+                rows = list(map(np.array, rows))
+                for leaf, empty in zip(rows, gap(len(absent)), strict=True):
+                    leaf[absent] = empty
+            begin, _ = blocks.span(first, last)
+            errors = {text: begin + at for text, at in manifest.errors.items()}
+            merge.put(number, rows, errors)
+        missing = [blocks.span(*block) for block in gaps.tolist()]
+        return reduced_outcome(merge, np.array(missing, np.int64).reshape(-1, 2))

@@ -12,15 +12,7 @@ from jax.sharding import Mesh
 from .._progress import Progress, tell
 from .._reduce import ReduceLike
 from .._results import OutputCoords, Steps, SweepResult, names_of, reduced_coords
-from .._run import (
-    CTRL_C,
-    ENDING,
-    Interrupt,
-    Watch,
-    call,
-    fn_name,
-    no_mesh,
-)
+from .._run import CTRL_C, ENDING, Interrupt, Watch, call, fn_name, no_mesh
 from .._spaces import SpaceLike
 from .._store import MISSING, StoreLike, count_in
 from .._tree import as_data, as_keys, struct_of

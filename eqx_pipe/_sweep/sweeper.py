@@ -17,11 +17,7 @@ from .._store import Files
 from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
 from .plan import Plan, plan_of
-from .request import (
-    Request,
-    SweeperOptions,
-    request_of,
-)
+from .request import Request, SweeperOptions, request_of
 from .sweep import complete, plain_sweep
 from .trace.kept import configuration, guard_of, schema
 
@@ -56,19 +52,19 @@ class Sweeper:
 
         **Raises:** as `sweep`.
         """
+        space = as_space("sweeper", space)
         check_mapped_key("sweeper", key)
         return self.run(space, self._request.key if key is None else key)
 
     def run(
-        self, space: SpaceLike, key: Key | None, store: Files | None = None
+        self, space: Space, key: Key | None, store: Files | None = None
     ) -> SweepResult:
         """Return the result for a space; a search passes a store for each round."""
         started, (before, plan, is_same, _) = time.time(), self._last
-        given, now = (space, key), (id(space), id(key), configuration(), store)
+        now = id(space), id(key), configuration(), store
         if before == now and is_same is not None and is_same():
             with no_mesh("sweeper"):
                 return complete(plan, started)
-        space = as_space("sweeper", space)
         request = self._request.at(space, key)
         with no_mesh("sweeper"):
             if request.by_hand:
@@ -76,9 +72,9 @@ class Sweeper:
             if store is not None:
                 request = dataclasses.replace(request, store=store)
             plan = self._planned(request)
-            # A space made for each call is not worth a reading.
-            is_same = still_same(given) if before == now else None
-            self._last = now, plan, is_same, given  # whose addresses are in use
+            # Reading a space that is given once would not pay.
+            is_same = still_same((space, key)) if before == now else None
+            self._last = now, plan, is_same, (space, key)  # their addresses are in use
             return complete(plan, started)
 
     def outputs(self, space: Space, key: Key | None) -> PyTree:

@@ -6,13 +6,7 @@ import pickle
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .._store import (
-    PARTS,
-    Files,
-    Filling,
-    disk_errors,
-    open_store,
-)
+from .._store import PARTS, Files, Filling, disk_errors, open_store
 
 
 class Target(NamedTuple):

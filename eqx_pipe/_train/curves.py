@@ -11,11 +11,8 @@ from .._run import nothing
 
 Steps = Int[np.ndarray, " _steps"]
 
-RECORDED, FAILED = 1, 2
-"""The status of a training at a recorded step; 0 after it was stopped."""
-
 STATUS = "step_status"
-"""The curve of the status."""
+"""The curve of the status, as in stores; steps after a training stopped are missing."""
 
 
 class Curve(NamedTuple):

@@ -4,7 +4,7 @@ import collections
 import contextlib
 import functools as ft
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -122,6 +122,9 @@ _OF_BEGIN = "`begin` has another carry than `init` returns (`begin`, `init`)"
 _KEEP = "Return a carry with the same structure, shapes and dtypes as that of `init`."
 
 Rows = Int[np.ndarray, " rows"]
+Row: TypeAlias = Array | np.integer | int
+"""The index of a training in the space, often traced."""
+
 Columns = Mapping[str, np.ndarray]
 """Values of the axes by path, with an entry for each training of the space."""
 
@@ -230,16 +233,16 @@ class Lanes:
 
     # ---- the programs --------------------------------------------------------------
 
-    def _key_of(self, row: Any) -> Key | None:
+    def _key_of(self, row: Row) -> Key | None:
         return self._space.point_key(row, key=self._key)
 
-    def _first(self, row: Any, columns: Values) -> tuple[PyTree, PyTree]:
+    def _first(self, row: Row, columns: Values) -> tuple[PyTree, PyTree]:
         """Return the first carry of a training: its arrays, and the rest of it."""
         init, point = self._training.init, self.point(columns.values())
         key = key_argument(init, fold(self._key_of(row), 0))
         return _parted(_called("init", init, point, **key), "init")
 
-    def _lane(self, row: Any, columns: Values, carried: Sequence[Any]) -> _Lane:
+    def _lane(self, row: Row, columns: Values, carried: Sequence[Any]) -> _Lane:
         """Return a training from the leaves of its carry."""
         origin, *first = carried[: 1 + len(columns)]
         # XLA drops the first carry, whose static parts may hold traced numbers.
@@ -249,7 +252,7 @@ class Lanes:
         arrays = structure.unflatten([as_keys(x, old) for x, old in pairs])
         return _Lane(self.point(columns.values()), self._key_of(row), arrays, rest)
 
-    def _stepped(self, lane: _Lane, number: Any) -> tuple[PyTree, dict[str, Array]]:
+    def _stepped(self, lane: _Lane, number: Array) -> tuple[PyTree, dict[str, Array]]:
         """Return the arrays of the carry after step `number`, and the metrics."""
         step = self._training.step
         keywords = key_argument(step, fold(lane.key, number))
@@ -263,7 +266,7 @@ class Lanes:
         _check_rest(_CHANGED, was, _texts(rest), _UNCHANGED)
         return after, _named(out[1], "step")
 
-    def _evaluated(self, lane: _Lane, number: Any) -> dict[str, Array]:
+    def _evaluated(self, lane: _Lane, number: Array) -> dict[str, Array]:
         """Return the metrics of `evaluate` after step `number`."""
         evaluate = self._training.evaluate
         if evaluate is None:
@@ -274,10 +277,10 @@ class Lanes:
         metrics = _called("evaluate", evaluate, lane.point, lane.carry, **keywords)
         return _named(metrics, "evaluate")
 
-    def _begin(self, row: Any, point: Values) -> list[Any]:
+    def _begin(self, row: Row, point: Values) -> list[Any]:
         return [row, *point.values(), *_raw(self._first(row, point)[0])]
 
-    def _once(self, row: Any, point: Values, *carried: Any) -> tuple[Any, ...]:
+    def _once(self, row: Row, point: Values, *carried: Any) -> tuple[Any, ...]:
         lane, first = self._lane(row, point, carried), jnp.int32(1)
         arrays, metrics = self._stepped(lane, first)
         return _raw(arrays), metrics, self._evaluated(lane, first)
@@ -291,7 +294,7 @@ class Lanes:
 
         return {name for k, name in enumerate(axes, 1) if is_read(k)}
 
-    def _advance(self, row: Any, point: Values, *args: Any) -> list[Any]:
+    def _advance(self, row: Row, point: Values, *args: Any) -> list[Any]:
         *carried, start, stop, ending = args
         lane, each = self._lane(row, point, carried), np.int32(self._each)
 
@@ -511,7 +514,7 @@ class Lanes:
         firsts = self.rows.astype(np.int32), *(x[self.rows] for x in columns.values())
         return [*firsts, *map(np.stack, zip(*made, strict=True))]
 
-    def fitting(self, carry: PyTree, row: Any, first: Values) -> list[np.ndarray]:
+    def fitting(self, carry: PyTree, row: Row, first: Values) -> list[np.ndarray]:
         """Return the leaves of a carry; raise unless it is one of this training."""
         arrays, rest = _parted(carry, "begin")
         like, made = self._first(row, first)
@@ -527,7 +530,9 @@ class Lanes:
         return [*map(np.asarray, _raw(arrays))]
 
 
-def _trainings_of_lanes(part: Rows, some: Rows, lanes: int) -> Rows:
+def _trainings_of_lanes(
+    part: Int[np.ndarray, " part"], some: Int[np.ndarray, " some"], lanes: int
+) -> Int[np.ndarray, " lanes"]:
     """Return the training of each lane, to compute `some` of those in a `part`.
 
     All parts have the same number of lanes, the last training repeated, so that they
@@ -579,7 +584,7 @@ def _called(name: str, fn: Callable[..., Any], *args: Any, **keywords: Any) -> A
         raise
 
 
-def _count(name: str, fn: Any, steps: Any) -> dict[str, Any]:
+def _count(name: str, fn: object, steps: Array) -> dict[str, Any]:
     """Return the number of finished steps as a keyword argument, if `fn` takes one."""
     takes, default = keyword_rule(fn, "i")
     if takes and default:
@@ -621,7 +626,7 @@ def _parted(carry: PyTree, function: str) -> tuple[PyTree, PyTree]:
             check_integers("train", leaf, f"`{function}` returned a carry{where}")
         return eqx.combine(as_arrays(plain), rest)
 
-    def is_module(x: Any) -> bool:
+    def is_module(x: object) -> bool:
         return isinstance(x, eqx.Module)
 
     carry = jtu.tree_map_with_path(arrays, carry, is_leaf=is_module)

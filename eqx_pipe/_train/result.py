@@ -13,10 +13,10 @@ from .._errors import message, type_error, value_error
 from .._reduce import Over
 from .._results import Best, Compared, SweepResult
 from .._spaces import Space
-from .._store import StoreLike, as_files, gaps_of
+from .._store import OK, StoreLike, as_files, gaps_of
 from .._types import PyTree
 from .checkpoint import newest
-from .curves import RECORDED, STATUS, curves_of
+from .curves import STATUS, curves_of
 from .lanes import Carries, Columns, Lanes, point_maker, values_at
 
 
@@ -52,7 +52,7 @@ class TrainResult:
         """The newest metrics of each training, as a `SweepResult`."""
         curves = curves_of(self.curves)
         del curves[STATUS]
-        missing = (self.status != RECORDED).all(axis=1)
+        missing = (self.status != OK).all(axis=1)
         gaps = gaps_of(self.curves.ok & ~missing, self.curves.ok & missing)
         values = {name: x.newest(self.trained) for name, x in curves.items()}
         coords = {name: x.inner for name, x in curves.items()}

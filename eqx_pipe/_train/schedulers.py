@@ -107,7 +107,7 @@ class Population:
         return dataclasses.replace(self, parents=parent, **new)
 
     def _array(
-        self, name: str, array_like: Any, default: np.ndarray, kind: str
+        self, name: str, array_like: object, default: np.ndarray, kind: str
     ) -> np.ndarray:
         """Return an array with the shape and dtype of the default."""
         if array_like is None:
@@ -177,7 +177,7 @@ class Halving(eqx.Module):
         return population.next(active=kept)
 
 
-def _as_tuple(x: Any) -> Any:
+def _as_tuple(x: object) -> Any:
     """Return a list as a tuple; other values are checked later."""
     return tuple(x) if isinstance(x, list) else x
 
@@ -285,7 +285,7 @@ class PBT(eqx.Module):
         return population.next(parents=parents, points=points)
 
 
-def check_scheduler(scheduler: Any, population: Population, key: Key | None) -> None:
+def check_scheduler(scheduler: object, population: Population, key: Key | None) -> None:
     """Raise before the first step if a scheduler of this module has wrong names.
 
     A function is not called: it may count its calls, or read values of metrics.
@@ -299,5 +299,5 @@ def check_scheduler(scheduler: Any, population: Population, key: Key | None) -> 
 _BY = 'Give the path of a metric: `"loss"`.'
 
 
-def _is_finite(x: Any) -> bool:
+def _is_finite(x: object) -> bool:
     return isinstance(x, int | float) and math.isfinite(x)

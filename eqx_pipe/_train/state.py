@@ -14,11 +14,11 @@ from .._errors import SweepError, message, value_error
 from .._jaxprs import array_text, digest, text_of
 from .._results import check_output_coords, names_in
 from .._run import nothing
-from .._store import gaps_of
+from .._store import FAILED, OK, gaps_of
 from .._sweep import Outcome, Request, result_of
 from .._tree import struct_of
 from .._types import PyTree
-from .curves import FAILED, RECORDED, STATUS, Curve, Steps, curves_of
+from .curves import STATUS, Curve, Steps, curves_of
 from .lanes import Carries, Columns, Lanes, values_at
 from .result import TrainResult
 from .schedulers import Population
@@ -217,7 +217,7 @@ class State:
         decides = self._decides and after > self.reached
         for _, rows, outputs, _ in runs:
             self.trained[rows] = after
-            status = np.full((len(rows), 1), RECORDED)
+            status = np.full((len(rows), 1), OK)
             for name, values in {**outputs, STATUS: status}.items():
                 self._write(name, after, rows, values)
         failed, every = [*self.errors], np.arange(len(self.active))

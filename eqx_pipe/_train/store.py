@@ -86,10 +86,8 @@ class Checkpoints:
         for lanes in state.groups:
             size = len(lanes.rows)
             now += [(x.dtype.name, (size, *x.shape)) for x in lanes.structs]
-        forms = [
-            [name in x and x[name].form for name in state.metrics]
-            for x in (curves_of(saved.curves), state.curves)
-        ]
+        both = curves_of(saved.curves), state.curves
+        forms = [[name in x and x[name].form for name in state.metrics] for x in both]
         if arrays != now or forms[0] != forms[1]:
             wrong = f"the store `{self._path}` has other carries, points or metrics."
             cure = "`step` and `evaluate` may change only what they compute."

@@ -260,7 +260,8 @@ class _Run:
             elif state.request.resume == "failed":
                 state.retry()
                 self._begin(state.active & (state.trained == 0))
-            interrupt = stack.enter_context(Interrupt(ENDING if stored else CTRL_C))
+            signals = ENDING if stored else CTRL_C
+            interrupt = stack.enter_context(Interrupt(signals))
             bar = Progress(state.request.progress, steps, state.step, "train", "steps")
             bar = stack.enter_context(bar)
             watch = Watch(bar, lambda: interrupt.asked, hands_over=stored is not None)
@@ -363,7 +364,7 @@ class _Run:
         state.decided, state.is_whole = state.step, True
 
 
-def _is_true(answer: Any) -> bool:
+def _is_true(answer: object) -> bool:
     """Return what a callback answers; raise for an array that is not one value."""
     if np.ndim(answer):
         wrong = f"`callback` returned {describe_value(answer)}."

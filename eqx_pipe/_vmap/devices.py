@@ -112,11 +112,9 @@ def warn_if_cores_idle(devices: Sequence[Device], mesh: Mesh | None) -> None:
     cores = num_cores()
     if cores == 1:
         return
-    text = (
-        "eqx_pipe.sweep: this sweep runs on one CPU device, and this process may use "
-    )
-    text += "%d cores. To use them all, call `eqx_pipe.use_cpu_devices()` at the top "
-    text += "of the program, before JAX computes anything."
+    text = "eqx_pipe.sweep: this sweep runs on one CPU device, and this process may "
+    text += "use %d cores. To use them all, call `eqx_pipe.use_cpu_devices()` at the "
+    text += "top of the program, before JAX computes anything."
     log_once("idle cores", text, cores)
 
 

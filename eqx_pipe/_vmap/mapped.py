@@ -427,18 +427,18 @@ def _value(ref: Any, mesh: Mesh | None) -> Any:
     return jax.device_put(value, NamedSharding(mesh, P()))
 
 
-def _can_be_mapped(leaf: Any) -> bool:
+def _can_be_mapped(leaf: object) -> bool:
     return can_be_traced(leaf) or is_sparse(leaf) or is_ref(leaf)
 
 
-def _is_output(leaf: Any) -> bool:
+def _is_output(leaf: object) -> bool:
     """Return whether `jax.vmap` can stack an output."""
     if isinstance(leaf, np.ndarray | np.generic):
         return can_be_traced(np.asarray(leaf)) and leaf.dtype != jax.dtypes.float0
     return eqx.is_array_like(leaf)
 
 
-def _lane_struct(x: Any, axis: int) -> jax.ShapeDtypeStruct:
+def _lane_struct(x: object, axis: int) -> jax.ShapeDtypeStruct:
     """Return the struct of one lane of an array."""
     kind: Any = jax.typeof(x)
     also = {}
@@ -460,7 +460,7 @@ def _zeros(struct: Any, dtype: Any) -> Any:
     return jax.lax.pcast(zeros, varying, to="varying") if varying else zeros
 
 
-def _mesh_of(x: Any) -> Any:
+def _mesh_of(x: object) -> Any:
     """Return the mesh in an array's type, if it has explicit axes."""
     if not isinstance(x, jax.Array):
         return None
@@ -488,7 +488,7 @@ def _placed(tree: PyTree, mesh: Any, spec: P) -> PyTree:
     return jtu.tree_map(one, tree)
 
 
-def _dtype_of_total(reduce: str, x: Any) -> Any:
+def _dtype_of_total(reduce: str, x: object) -> Any:
     """Return the dtype of `jnp.sum` or `jnp.mean` over lanes with such outputs."""
     dtype = jnp.result_type(x)
     if not jnp.issubdtype(dtype, jnp.number) and not jnp.issubdtype(dtype, jnp.bool_):

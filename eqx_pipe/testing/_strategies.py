@@ -388,7 +388,7 @@ _MORE = ("int8", "int16", "uint16", "uint32")
 _WIDE = ("float64", "int64", "uint64", "complex128")
 
 
-def value_for(annotation: Any, binding: Binding) -> Any:
+def value_for(annotation: object, binding: Binding) -> Any:
     """Return a value that satisfies an annotation, with names bound as in `binding`."""
     if is_array_annotation(annotation):
         return array_for(annotation, binding)
@@ -405,7 +405,7 @@ def value_for(annotation: Any, binding: Binding) -> Any:
     return _special(annotation, binding)
 
 
-def _special(annotation: Any, binding: Binding) -> Any:
+def _special(annotation: object, binding: Binding) -> Any:
     """Return a value for one of the special forms of `typing`."""
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
@@ -499,7 +499,7 @@ def _container_for(kind: type, args: tuple[Any, ...], binding: Binding) -> Any:
     return (made if inspect.isabstract(kind) else typing.cast(Any, kind))(values)
 
 
-def _tree_for(annotation: Any, binding: Binding) -> Any:
+def _tree_for(annotation: object, binding: Binding) -> Any:
     leaf = getattr(annotation, "leaftype", Any)
     text = getattr(annotation, "structure", None)
     shape = _skeleton(text, binding)
@@ -605,15 +605,14 @@ def scalar_of(kind: type, binding: Binding) -> Numbers:
     return numbers_of(np.float64, binding.elements).map(float)
 
 
-def is_array_annotation(annotation: Any) -> bool:
+def is_array_annotation(annotation: object) -> bool:
     """Return whether an annotation is one of jaxtyping's, of a single array."""
     return all(hasattr(annotation, n) for n in ("dim_str", "dtypes", "array_type"))
 
 
 # By default beartype checks only one random item of a list.
-_CHECKER = beartype.beartype(
-    conf=beartype.BeartypeConf(strategy=beartype.BeartypeStrategy.On)
-)
+_EACH_ITEM = beartype.BeartypeConf(strategy=beartype.BeartypeStrategy.On)
+_CHECKER = beartype.beartype(conf=_EACH_ITEM)
 
 
 @st.composite
@@ -804,7 +803,7 @@ def _plain_function(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple]:
     return (fn, ()) if inner is None else (inspect.unwrap(inner), (method.__self__,))
 
 
-def _text_of(annotation: Any) -> str:
+def _text_of(annotation: object) -> str:
     """Return all shape strings of an annotation, joined."""
     shape = getattr(annotation, "dim_str", "") or ""
     leaf = getattr(annotation, "leaftype", None)
@@ -829,7 +828,7 @@ def _bind(binding: Binding, annotation: Any, value: PyTree, where: str) -> None:
         binding.shapes.setdefault("Array", tuple(value.shape))
 
 
-def _annotated_fields(module: Any) -> dict[str, tuple[Any, Any]]:
+def _annotated_fields(module: object) -> dict[str, tuple[Any, Any]]:
     """Return the annotation and value of each field of a module that is an array."""
     if not dataclasses.is_dataclass(module) or isinstance(module, type):
         return {}
@@ -841,7 +840,7 @@ def _annotated_fields(module: Any) -> dict[str, tuple[Any, Any]]:
     return {name: pair for name, pair in values.items() if is_array_annotation(pair[0])}
 
 
-def _bind_fields(binding: Binding, module: Any) -> None:
+def _bind_fields(binding: Binding, module: object) -> None:
     """Bind names to the sizes of a module's annotated fields.
 
     If two fields disagree, the first counts.

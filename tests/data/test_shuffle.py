@@ -25,10 +25,9 @@ def on_device(size, epoch, words=WORDS):
 
 def epochs(size, number):
     """Return the orders of many epochs at once, as rows."""
-    epoch = jnp.repeat(jnp.arange(number, dtype=jnp.uint32), size)
-    positions = jnp.tile(jnp.arange(size, dtype=jnp.uint32), number)
-    order = jax.jit(lambda e, p: permute(jnp.asarray(WORDS), e, p, size))
-    return np.asarray(order(epoch, positions)).reshape(number, size)
+    positions = jnp.arange(size, dtype=jnp.uint32)
+    order = jax.vmap(lambda e: permute(jnp.asarray(WORDS), e, positions, size))
+    return np.asarray(jax.jit(order)(jnp.arange(number, dtype=jnp.uint32)))
 
 
 @given(
@@ -47,6 +46,35 @@ def test_host_and_device_agree_bit_for_bit(size):
         host = permute_on_host(WORDS, epoch, np.arange(size), size)
         assert np.array_equal(host, on_device(size, epoch))
     assert np.array_equal(np.sort(host), np.arange(size))
+
+
+@pytest.mark.parametrize("size", [20, 49, 1000])
+def test_positions_that_are_over_are_of_the_next_epoch(size):
+    places, over = np.arange(size) * 7 % size, np.arange(size) % 3 == 0
+    order = jax.jit(lambda p, o: permute(jnp.asarray(WORDS), jnp.uint32(4), p, size, o))
+    found = np.asarray(order(jnp.asarray(places, jnp.uint32), jnp.asarray(over)))
+    for epoch, of in ((4, ~over), (5, over)):
+        host = permute_on_host(WORDS, epoch, places[of], size)
+        assert np.array_equal(found[of], host)
+
+
+@pytest.mark.parametrize("size", [50, 1000, 100_003, 2**31 - 1])
+def test_walks_are_looked_up_on_a_gpu(size, monkeypatch):
+    """Both ways give the same; a loop of unknown length makes a GPU ask the host."""
+
+    def on_a_gpu(**ways):
+        return ways["cuda"]()
+
+    places = np.unique(np.geomspace(1, size, 3000).astype(np.int64)) - 1
+    over = np.arange(len(places)) % 2 == 0
+    args = jnp.asarray(places, jnp.uint32), jnp.asarray(over)
+    monkeypatch.setattr(jax.lax, "platform_dependent", on_a_gpu)
+    make = lambda p, o: permute(jnp.asarray(WORDS), jnp.uint32(4), p, size, o)  # noqa: E731
+    found = np.asarray(jax.jit(make)(*args))
+    assert "while" not in str(jax.make_jaxpr(make)(*args))
+    for epoch, of in ((4, ~over), (5, over)):
+        host = permute_on_host(WORDS, epoch, places[of], size)
+        assert np.array_equal(found[of], host)
 
 
 @given(

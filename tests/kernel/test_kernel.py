@@ -145,3 +145,18 @@ def test_lanes_that_finish_fail_alone():
     got = ep.sweep(ep.kernel(fn), space, on_error="mark")
     failed = np.isnan(got.values).ravel()
     np.testing.assert_array_equal(failed, np.arange(300) % 37 == 36)
+
+
+def test_a_loop_whose_test_is_the_same_for_all_points():
+    def fn(x):
+        one = lax.integer_pow(x, 0)
+        test = lambda c: (c[1] < 3) | (lax.integer_pow(c[0], 0) > one)  # noqa: E731
+        return lax.while_loop(test, lambda c: (c[0] + one, c[1] + 1), (x, 0))[0]
+
+    x = jnp.arange(70.0)
+    np.testing.assert_array_equal(jax.jit(jax.vmap(ep.kernel(fn)))(x), x + 3)
+    ones = lambda x: lax.while_loop(lambda c: c > c**0, lambda c: c - c**0, x)  # noqa: E731
+    got = jax.jit(jax.vmap(ep.kernel(ones)))(x)
+    np.testing.assert_array_equal(got, jnp.minimum(x, 1))
+    never = lambda x: lax.while_loop(lambda c: c**0 < 1, lambda c: c - 1, x)  # noqa: E731
+    np.testing.assert_array_equal(jax.jit(jax.vmap(ep.kernel(never)))(x), x)

@@ -1,5 +1,6 @@
 """The values of kernels: those of JAX, at the edges and for random programs."""
 
+import platform
 import re
 
 import hypothesis
@@ -295,17 +296,17 @@ IS_THOROUGH = hypothesis.settings().max_examples >= 250
 
 
 @newer
-@pytest.mark.parametrize("first", range(0, 8, 4))
+@pytest.mark.parametrize("first", range(0, 24, 8))
 def test_random_programs(first):
-    _compare_random(range(first, first + 4))
+    _compare_random(range(first, first + 8))
 
 
 @newer
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(8, 1000 if IS_THOROUGH else 56, 16))
+@pytest.mark.parametrize("first", range(24, 1000 if IS_THOROUGH else 216, 16))
 def test_more_random_programs(first):
-    """Each program takes about a second; 1,000 of them run each week."""
-    _compare_random(range(first, first + 16))
+    """Try 200 programs before a merge, and 1,000 each week."""
+    _compare_random(range(first, min(first + 16, 1000)))
 
 
 # Each instruction with undefined results, and what its last operand must be.
@@ -412,3 +413,24 @@ def test_tables(dtype):
         x = np.linspace(-3, 6, 50, dtype=np.float32)
         check(lambda x: jnp.interp(x, table, values), x, tolerance=2)
         check(lambda x: jnp.interp(x, table, x * values, left=9.0), x, tolerance=2)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="instructions of x86")
+def test_strict_bits_do_not_depend_on_the_processor(monkeypatch):
+    def fn(x, k):
+        return *_solve(x, k), lax.pow(jnp.sin(x), k), jnp.exp(x), jr.normal(jr.key(k))
+
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=150).astype(np.float32)
+    k = rng.integers(0, 30, 150).astype(np.int32)
+    here = ffi.this_machine()
+    machines = [here, here._replace(cpu="x86-64-v2", features="+sse4.2")]
+    if "+avx2" in here.features and "+fma" in here.features:
+        machines.append(here._replace(cpu="haswell", features="+avx2,+fma"))
+    found = []
+    for machine in machines:
+        for module in (call, ffi):
+            monkeypatch.setattr(module, "this_machine", lambda m=machine: m)
+        found.append(jax.jit(jax.vmap(ep.kernel(fn, strict=True)))(x, k))
+    for other in found[1:]:
+        jax.tree.map(np.testing.assert_array_equal, other, found[0])

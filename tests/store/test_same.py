@@ -100,7 +100,14 @@ def called(x):
     return jax.pure_callback(np.sin, struct, x, vmap_method="sequential")
 
 
+class Table:
+    """A pytree that functions flatten which no name leads to."""
+
+
+jax.tree_util.register_pytree_node(Table, lambda x: ((), None), lambda *_: Table())
+
 HANDLES = {
+    "Table": Table(),
     "builtins.list_iterator": iter([]),
     "builtins.set": {(1, 2)},
     "numpy.ndarray": np.array([iter([])], dtype=object),

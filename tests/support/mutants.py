@@ -84,7 +84,7 @@ MUTANTS = [
     ("_data/loader.py", "rest > 0 and not self.drop_remainder", "rest > 0"),
     ("_data/loader.py", "epoch + (start > last)", "epoch + (start >= last)"),
     ("_data/loader.py", "if batch_size > size:", "if batch_size >= size:"),
-    ("_data/loader.py", "(at >= np.uint32(size))", "(at > np.uint32(size))"),
+    ("_data/loader.py", "at >= np.uint32(size)", "at > np.uint32(size)"),
     ("_data/shuffle.py", "(outside := x >= size)", "(outside := x > size)"),
     ("_data/source.py", "if not -size <= i < size", "if not -size < i < size"),
     ("_data/source.py", "== first + n - 1 and", "== first + n and"),
@@ -102,7 +102,7 @@ MUTANTS = [
     ("testing/_laws/extensions.py", "if not 1 <= n <= MAX", "if not 0 <= n <= MAX"),
     ("_sweep/request.py", "if not 0 <= index < count", "if not 0 <= index <= count"),
     ("_sweep/request.py", "float(timeout) > 0", "float(timeout) >= 0"),
-    ("_sweep/remote.py", "if self.tries >= _TRIES or", "if self.tries > _TRIES or"),
+    ("_sweep/remote.py", "if call.tries >= _TRIES or", "if call.tries > _TRIES or"),
     (
         "_sweep/work/work.py",
         "min(last * self.each, self.points.size)",

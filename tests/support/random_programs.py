@@ -66,7 +66,7 @@ def _integer(rng):
             lambda x, y: lax.abs(x), lambda x, y: lax.sign(x) + y,
             lambda x, y: lax.clamp(jnp.int32(-50), x, y),
             lambda x, y: lax.population_count(x) + lax.clz(y),
-            lambda x, y: lax.integer_pow(x, 3),
+            lambda x, y: lax.integer_pow(x, 3), lambda x, y: x ** (y & 7),
             lambda x, y: x.astype(jnp.int8).astype(jnp.int32),
         ],
     )  # fmt: skip
@@ -111,6 +111,8 @@ def _floats(rng):
             lambda s: {"f": jnp.log1p(jnp.abs(s["f"])) * jnp.sign(s["f"])},
             lambda s: {"f": jnp.stack([s["f"] @ s["f"], s["f"][by], s["f"].sum()]) / 9},
             lambda s: {"f": lax.select_n(s["w"] > 7, s["f"], jnp.cos(s["f"]))},
+            lambda s: {"f": lax.pow(jnp.tanh(s["f"]), jnp.full(3, s["i"] & 3))},
+            lambda s: {"f": lax.pow(2 + jnp.sin(s["f"]), -(s["w"] & 3).astype("int8"))},
             lambda s: {"f": jnp.sqrt(jnp.abs(s["f"]) + 1) / (1 + s["f"][by] ** 2)},
         ],
     )

@@ -14,6 +14,7 @@ import sys
 import threading
 import types
 
+import equinox as eqx
 import jax
 import jax.extend
 import jax.numpy as jnp
@@ -104,6 +105,15 @@ def an_object_as_callback(v, store):
 @case
 def a_partial_as_callback(v, store):
     call = ft.partial(lambda rate, x: np.float32(x * rate), v)
+    return swept(lambda p: called(call, p["x"]), X, store), v * LINE
+
+
+@case
+def a_converter_in_a_callback(v, store):
+    class Config(eqx.Module):
+        rate: float = eqx.field(converter=lambda rate: rate * v)
+
+    call = lambda x: np.float32(x * Config(1.0).rate)  # noqa: E731
     return swept(lambda p: called(call, p["x"]), X, store), v * LINE
 
 

@@ -130,3 +130,21 @@ def test_stores_of_reductions_have_them(tmp_path):
     asked = {"store": tmp_path / "runs.zarr", "batch_size": 2, "mesh": one_device()}
     for _ in range(2):
         assert run(reduce=ep.reduce.Mean(), **asked).errors == WHY
+
+
+@pytest.mark.parametrize("mesh", [None, one_device()])
+def test_points_of_long_loops_fail_in_any_batch_of_a_call(mesh, monkeypatch):
+    monkeypatch.setattr("eqx_pipe._sweep.trace.trace.LONG", 0)
+    # The first call takes a step, and later ones many batches.
+    monkeypatch.setattr("eqx_pipe._run.pace._CALL_SECONDS", 1e9)
+
+    def fn(x):
+        y = jax.lax.fori_loop(0, 40, lambda _, y: y + 0.0, x)
+        return eqx.error_if(y, (y > 50) & (y < 53) | (y == 77), "too large")
+
+    asked = {"batch_size": 4, "mesh": mesh, "progress": True}
+    marked = ep.sweep(fn, ep.Linspace(0, 99, 100), on_error="mark", **asked)
+    assert list(marked.errors) == [51, 52, 77]
+    assert np.array_equal(marked.values[marked.ok], np.flatnonzero(marked.ok))
+    with pytest.raises(ep.SweepError, match="at point 51"):
+        ep.sweep(fn, ep.Linspace(0, 99, 100), **asked)

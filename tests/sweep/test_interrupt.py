@@ -1,8 +1,10 @@
 """Ctrl-C: what is finished is kept, and the `KeyboardInterrupt` carries it."""
 
 import os
+import pkgutil
 import signal
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -129,6 +131,83 @@ def test_a_reduction_is_that_of_the_points_before(monkeypatch):
     assert 6 <= result.points < 64 and result.ok.sum() == result.points
     assert result.values["sum"] == FULL[: result.points].sum()
     assert result.values["max"] == FULL[: result.points].max()
+
+
+PRESSES = []
+
+
+def _press_once(y):
+    # A store does not see what code finds by text.
+    if y == 20 and globals()["PRESSES"]:
+        globals()["PRESSES"].pop()
+        os.kill(os.getpid(), signal.SIGINT)
+    return y
+
+
+def fails_at_some(x):
+    y = eqx.error_if(x, (x >= 3) & (x < 6) | (x == 41), "too large")
+    return jax.pure_callback(_press_once, y, y, vmap_method="sequential")
+
+
+@pytest.mark.parametrize("over", [None, "x"])
+def test_a_reduction_in_a_store_stops_within_a_chunk(over, tmp_path, monkeypatch):
+    pytest.importorskip("zarr")
+    # A chunk of all blocks, which are computed one after the other.
+    monkeypatch.setattr("eqx_pipe._store.partition._AT_LEAST", 1)
+    monkeypatch.setattr("eqx_pipe._sweep.work.blocks.Blocks.at_once", 1)
+    monkeypatch.setattr("eqx_pipe._sweep.work.cells.Cells.at_once", 1)
+    space = {"x": ep.Linspace(0, 7, 8), "y": ep.Linspace(0, 56, 8)}
+    reduce = {"max": ep.reduce.Max(over=over), "sum": ep.reduce.Sum(over=over)}
+    asked = {"reduce": reduce, "batch_size": 8, "mesh": one_device()}
+
+    asked = {**asked, "on_error": "mark"}
+
+    def fn(p):
+        return fails_at_some(p["x"] + p["y"])
+
+    expected, path = ep.sweep(fn, space, **asked), tmp_path / "runs.zarr"
+    PRESSES.append(1)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        ep.sweep(fn, space, store=path, **asked)
+    result = caught.value.result
+    done = int((result.status > 0).sum()) * (64 // len(result))
+    assert 0 < done < 64
+    assert f"{done} of 64 points are finished" in caught.value.__notes__[-1]
+    assert ep.plan(fn, space, store=path, **asked).left == 64 - done
+    if over is None:
+        values = np.add.outer(np.arange(8.0), np.arange(0.0, 64.0, 8.0)).ravel()
+        assert result.values["sum"] == values[result.status == 1].sum()
+    again = ep.sweep(fn, space, store=path, **asked)
+    for name, leaf in expected.values.items():
+        assert np.array_equal(again.values[name], leaf)
+    assert again.errors == expected.errors
+    assert np.array_equal(again.status, expected.status)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "mark"])
+def test_failed_blocks_are_not_computed_again_after_it(on_error, monkeypatch):
+    name = "eqx_pipe._sweep.work.blocks.ended"
+    calls, ended = [], pkgutil.resolve_name(name)
+
+    def broken(x):
+        calls.append(float(x))
+        if x >= 16:
+            raise ValueError("too large")
+        return x
+
+    def pressed_before(steps):
+        os.kill(os.getpid(), signal.SIGINT)
+        calls.clear()
+        return ended(steps)
+
+    def fn(x):
+        return jax.pure_callback(broken, x, x, vmap_method="sequential")
+
+    monkeypatch.setattr(name, pressed_before)
+    asked = {"reduce": ep.reduce.Max(), "on_error": on_error, "batch_size": 8}
+    with pytest.raises(KeyboardInterrupt) as caught:
+        ep.sweep(fn, ep.Linspace(0, 63, 64), mesh=one_device(), **asked)
+    assert caught.value.result.points == 0 and calls == []
 
 
 def test_it_is_never_swallowed():

@@ -66,6 +66,71 @@ def module(name="settings", **values):
 
 
 @kept
+def a_slot_with_underscores():
+    class Config:
+        __slots__ = ("__rate__",)
+
+    cfg = Config()
+    cfg.__rate__ = 1.0
+    return lambda p: p * cfg.__rate__, set_to(cfg, "__rate__", 3.0)
+
+
+@case
+def a_docstring_by_a_function_of_inspect():
+    def helper():
+        """1.0"""
+
+    getdoc = inspect.getdoc
+    return lambda p: p * float(getdoc(helper)), set_to(helper, "__doc__", "3.0")
+
+
+@case
+def a_converter_of_a_module():
+    box = [1.0]
+
+    class Config(eqx.Module):
+        rate: float = eqx.field(converter=lambda rate: rate * box[0])
+
+    return lambda p: p * Config(1.0).rate, put(box, 0, 3.0)
+
+
+@case
+def a_function_that_makes_a_pytree():
+    box = [1.0]
+
+    class Config:
+        rate = 1.0
+
+    def make(_, rates):
+        config = Config()
+        config.rate = rates[0] * box[0]
+        return config
+
+    jax.tree_util.register_pytree_node(Config, lambda x: ((x.rate,), None), make)
+    config = Config()
+    fn = lambda p: p * jax.tree.map(jnp.asarray, config).rate  # noqa: E731
+    return fn, put(box, 0, 3.0)
+
+
+@kept
+def the_name_of_a_function():
+    def helper():
+        pass
+
+    fn = lambda p: p * (3.0 if helper.__name__ == "other" else 1.0)  # noqa: E731
+    return fn, set_to(helper, "__name__", "other")
+
+
+@kept
+def the_full_name_of_a_function():
+    def helper():
+        pass
+
+    fn = lambda p: p * (3.0 if helper.__qualname__ == "other" else 1.0)  # noqa: E731
+    return fn, set_to(helper, "__qualname__", "other")
+
+
+@kept
 def a_module_in_a_closure():
     cfg = module(rate=1.0)
     return lambda p: p * cfg.rate, set_to(cfg, "rate", 3.0)
@@ -861,6 +926,16 @@ def test_an_unchanged_function_is_not_traced_again(name):
     assert change and not [event for event in traced if "jaxpr_trace" in event]
 
 
+def test_a_jitted_function_is_read_though_jax_keeps_its_trace():
+    box = [1.0]
+    scaled = jax.jit(lambda x: x * box[0])
+    fn = lambda p: scaled(p)  # noqa: E731
+    before = ep.sweep(fn, LINE).values
+    box[0] = 3.0
+    jax.clear_caches()
+    assert np.array_equal(ep.sweep(fn, LINE).values, 3 * before)
+
+
 def test_jax_itself_keeps_the_trace_of_a_ufunc():
     box = [1.0]
     scaled = jnp.frompyfunc(lambda x, y: x * box[0] + y, 2, 1)
@@ -916,7 +991,18 @@ def by_globals(factor):
 
 
 BY_GLOBALS = compile("def call(x): return np.float32(rate * x)", "<test>", "exec")
-CALLBACKS = [by_code, by_closure, by_list, by_class, by_globals]
+
+
+def by_partial(factor):
+    return ft.partial(lambda rate, x: np.float32(rate * x), factor)
+
+
+def by_deque(factor):
+    box = collections.deque([factor])
+    return lambda x: np.float32(box[0] * x)
+
+
+CALLBACKS = [by_deque, by_code, by_closure, by_list, by_class, by_globals, by_partial]
 
 
 @pytest.mark.parametrize("make", CALLBACKS)
@@ -929,6 +1015,28 @@ def test_a_program_that_calls_python_calls_its_own_function(make):
         )
         values = ep.sweep(fn, LINE, progress=False).values
         assert np.allclose(values, factor * np.linspace(1, 2, 3))
+
+
+def test_a_program_that_prints_passes_its_own_names():
+    for name in "ab":
+
+        def fn(p, name=name):
+            jax.debug.callback(lambda **given: NAMES.append([*given]), **{name: p})
+            return p
+
+        NAMES.clear()
+        ep.sweep(fn, LINE, progress=False)
+        jax.effects_barrier()
+        assert NAMES == 3 * [[name]]
+
+
+@pytest.mark.parametrize("text", ["too large", "too small"])
+def test_a_program_raises_its_own_error(text):
+    with pytest.raises(ep.SweepError, match=text):
+        ep.sweep(lambda p: eqx.error_if(p, p > 1.5, text), LINE)
+
+
+NAMES = []
 
 
 def test_a_program_that_calls_python_passes_its_own_names():
@@ -1024,6 +1132,20 @@ def test_a_new_loader_sees_another_global(monkeypatch):
     assert first() == 3.0
 
 
+def test_a_new_loader_sees_another_registered_class():
+    Number = abc.ABCMeta("Number", (), {})
+    config = types.SimpleNamespace()
+    pipe = lambda x: x * (3.0 if isinstance(config, Number) else 1.0)  # noqa: E731
+
+    def first():
+        loader = ep.data.Loader(np.ones(4, np.float32), pipe, batch_size=2)
+        return next(iter(loader.epoch(loader.init(jax.random.key(0)))))[0]
+
+    assert first() == 1.0
+    Number.register(types.SimpleNamespace)
+    assert first() == 3.0
+
+
 RATE = 1.0
 
 
@@ -1051,6 +1173,17 @@ def test_a_law_sees_another_global(monkeypatch, old, new):
 
 def rounded(x):
     return x * float(RATE)
+
+
+def test_a_law_sees_that_an_array_was_changed():
+    rates = np.ones(2)
+
+    def fn(x):
+        rates[0] += 1
+        return x
+
+    with pytest.raises(AssertionError, match="rates"):
+        ept.check_function(fn, jnp.ones(3))
 
 
 def test_a_law_sees_that_an_object_was_replaced():

@@ -80,6 +80,8 @@ def build_split(
                 new, steps = split.advance(k, inputs(row), state, at, left)
                 return [*new, steps]
 
+            # A loop may end in one call, and the next one begin in another: so whether
+            # it begins is data. `state` has all loops; only the leaves of this change.
             now = jax.lax.cond(at == 0, begin, lambda: state[mine])
             state = [*state[: mine.start], *now, *state[mine.stop :]]
             marks = [*batched[moving], False]
@@ -106,6 +108,8 @@ def build_split(
                 state, steps = runs[0](now)
             else:
                 state, steps = jax.lax.switch(loop.astype(jnp.int32), runs, now)
+            # A loop that ends with the budget counts as running: the next call finds
+            # that it has ended, after no step.
             ended = steps < left
             loop = loop + ended.astype(jnp.uint32)
             done = loop == number_of_loops
@@ -123,6 +127,7 @@ def build_split(
                     for b, r in zip(made, rows(), strict=True)
                 ]
 
+            # Only when a batch is done: `finish` may take long, and its rows are final.
             made = jax.lax.cond(done, write, lambda: made)
             # It does not become 0 again: a `while_loop` may run longer than 2^32 steps.
             at = jnp.where(ended, jnp.uint32(0), jnp.maximum(at, at + steps))

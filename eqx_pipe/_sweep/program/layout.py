@@ -116,6 +116,8 @@ class Layout:
         """The first of the dims whose values are written out in columns, or `None`."""
         if self.listed:
             return None
+        # The dims of which a run has at least a third of a batch: the slower ones then
+        # change a few times in it, and need no column.
         points = 1
         for dim in reversed(range(len(self.lengths))):
             points *= self.lengths[dim]
@@ -173,6 +175,7 @@ def _column(table: Any, each: int, run: int) -> Any:
     copies = copies_of(table) if isinstance(table, jax.Array) else {}
     if (each, run) in copies:
         return copies[each, run]
+    # The column goes on after its end as it began, for batches that cross it.
     made = np.repeat(np.moveaxis(np.asarray(table), 0, -1), each, axis=-1)
     count, rest = divmod(run, made.shape[-1])
     made = np.concatenate([*[made] * count, made[..., :rest]], axis=-1)

@@ -125,6 +125,7 @@ class Runner:
             return kernel.lower(control, table, place, sources, state, types)
 
         options = _UNSPLIT if layout.unsplit else None
+        # What is compiled in besides the jaxprs, such as where loops are split.
         place: Any = layout
         if split is not None:
             place = layout, split.at, *(loop.unit for loop in split.loops)
@@ -142,6 +143,8 @@ class Runner:
         fails. It raises a `TooLarge` if there is not enough memory.
         """
 
+        # Values are written after the whole call, so one that fails changes none, and a
+        # search may compute any of its points again.
         def compute(first: int, count: int) -> Exception | None:
             def call() -> None:
                 selected = selecting(points, first, count, self.layout)
@@ -155,11 +158,7 @@ class Runner:
         return compute
 
     def guarded(
-        self,
-        args: Arguments,
-        points: Selected,
-        first: int,
-        call: Callable[[], None],
+        self, args: Arguments, points: Selected, first: int, call: Callable[[], None]
     ) -> Exception | None:
         """Return the error of `call` if a point fails in it.
 

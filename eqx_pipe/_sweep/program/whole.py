@@ -25,6 +25,7 @@ from .layout import (
     DIGITS,
     FIRST,
     LAST,
+    NARROW,
     Arguments,
     Layout,
     each_its_rows,
@@ -61,9 +62,7 @@ def build(
     """
 
     def on_device(
-        control: UInt32[Array, "1 control"],
-        table: Table | None,
-        args: Arguments,
+        control: UInt32[Array, "1 control"], table: Table | None, args: Arguments
     ) -> list[Array]:
         at = lane_of(control, args)
 
@@ -159,10 +158,18 @@ def consecutive(
         size = layout.row_shape(k, column)
         shape = (batch, *[1] * len(size))
         if layout.has_column(k):
-            origin = [*[jnp.uint32(0)] * len(size), within]
-            row = jax.lax.dynamic_slice(column, origin, (*size, layout.reach))
-            row = row[..., :: layout.reach // batch]
-            rows.append(jnp.moveaxis(jnp.where(valid, row, row[..., :1]), -1, 0))
+            # Together, the numbers of a short vector would be padded on a TPU.
+            alone = 0 < len(size) and math.prod(size) <= NARROW
+            ends = np.ndindex(*size) if alone else [(0,) * len(size)]
+            picked = []
+            for at in ends:
+                origin = [*map(jnp.uint32, at), within]
+                shape = *((1,) * len(size) if alone else size), layout.reach
+                row = jax.lax.dynamic_slice(column, origin, shape)
+                row = row[..., :: layout.reach // batch]
+                picked.append(jnp.where(valid, row, row[..., :1]))
+            row = jnp.concatenate([x.ravel() for x in picked]) if alone else picked[0]
+            rows.append(jnp.moveaxis(row.reshape(*size, batch), -1, 0))
             continue
         if dim >= together:
             value_at: Any = ft.partial(_from_table, column, dim, start, lengths)

@@ -4,7 +4,6 @@ A trace reads the function and everything it reaches, which `_same` lists as a g
 it reaches anything that is not understood, nothing is kept.
 """
 
-import abc
 import operator
 import types
 import weakref
@@ -65,7 +64,7 @@ def kept(
     traces = make()
     arrays = [x for each in traces[1] for x in each.fingerprint.constants]
     # Tracing may itself have changed what it read.
-    if sum(map(nbytes, arrays)) <= _MOST_BYTES and _is_still(guard, fn, space):
+    if sum(map(nbytes, arrays)) <= _MOST_BYTES and guard_of(space, fn) == guard:
         TRACES.put(place, _Entry(ref, guard, traces))
     return traces
 
@@ -79,17 +78,17 @@ def schema(space: Space, key: Key | None) -> Hashable:
     return schemas, key is None, rows, configuration()
 
 
-def guard_of(space: Space) -> list[Any] | None:
+def guard_of(space: Space, fn: Callable[..., Any] | None = None) -> list[Any] | None:
     """Return what a trace reads of a space, or `None` if that may have changed."""
     try:
-        return _guard(None, space)
+        return _guard(fn, space)
     except Unsure:
         return None
 
 
 def configuration() -> Hashable:
-    """Return the configuration of JAX, and what `isinstance` depends on."""
-    return _config(jax.config), abc.get_cache_token()
+    """Return the configuration of JAX."""
+    return _config(jax.config)
 
 
 def _array_schema(leaf: Any) -> Hashable:
@@ -98,10 +97,3 @@ def _array_schema(leaf: Any) -> Hashable:
 
 def _guard(fn: Callable[..., Any] | None, space: Space) -> list[Any]:
     return seen_by(fn, space, jtu.tree_leaves(space))
-
-
-def _is_still(guard: list[Any], fn: Callable[..., Any], space: Space) -> bool:
-    try:
-        return _guard(fn, space) == guard
-    except Unsure:
-        return False

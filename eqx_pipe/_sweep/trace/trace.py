@@ -185,12 +185,7 @@ def trace(
     jaxpr: Any = jax.make_jaxpr(flat)(structs[0], rows, digits, structs[1])
     leaves = jtu.tree_leaves(arrays)
     check_concrete(function, [*jaxpr.consts, *leaves, key])
-    return Traced(
-        fn_name(fn),
-        **alone,
-        jaxpr=jaxpr,
-        num_arrays=len(leaves),
-    )
+    return Traced(fn_name(fn), **alone, jaxpr=jaxpr, num_arrays=len(leaves))
 
 
 def detached(jaxpr: Any) -> Any:

@@ -143,7 +143,11 @@ class Blocks(Groups):
         return rows, verdict
 
     def _fused(self, first: int, last: int, watch: Watch) -> Computed:
-        """Compute and reduce blocks at once; reduce failed blocks from values."""
+        """Compute and reduce blocks at once; reduce failed blocks from values.
+
+        A program that fails returns nothing, so a block with a failed point has no
+        state. From values, the state is that of the points which did not fail.
+        """
         points, count = self.points, last - first
         runner, args = self._compiled()
         rows = self.empty(count)
@@ -245,7 +249,10 @@ class Blocks(Groups):
         return compiled([program], key, lower)(*args)
 
     def gap(self, count: int) -> Rows:
-        """Return rows of missing blocks, as if all of their points had failed."""
+        """Return rows of missing blocks, as if all of their points had failed.
+
+        So the same program merges the same number of rows, whatever is missing.
+        """
         run, live = self._run_of_values, np.ones(1, bool)
         states = self._initial(1, run)
         values = [np.zeros((1, run, *s.shape), s.dtype) for s in self.points.row]

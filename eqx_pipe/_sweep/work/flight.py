@@ -134,6 +134,10 @@ class Begun:
         """True if all points are computed."""
         return not self._is_left.any()
 
+    # The state on the devices is donated to each call, so a call that raises has
+    # destroyed it. The last save is then all there is, and the search for points that
+    # failed begins there.
+
     def save(self) -> None:
         """Save the state on the host."""
         begun = clock()
@@ -150,7 +154,10 @@ class Begun:
         return Flight(call, self.batch_size, place, [sources, *state], text)
 
     def resume(self, flight: Flight) -> None:
-        """Go on from a flight, if it is one of this call and fits the program."""
+        """Go on from a flight, if it is one of this call and fits the program.
+
+        Otherwise its points begin again, such as with another batch size.
+        """
         place, state = flight.place, flight.state
         fresh = [self._place, self._sources, *self._runner.state]
         form, like = (
@@ -159,6 +166,7 @@ class Begun:
         if flight.call != self._call or form != like:
             return
         self._go_to((place, state[0], list(state[1:])))
+        # Batches before the place are finished: a buffer or the store has their rows.
         self._is_left[self._between(np.zeros_like(place), place)] = False
         # Lanes compute other points if their own have failed.
         alive = self._sources == fresh_lanes(self._runner.layout)[1]
@@ -215,12 +223,20 @@ class Begun:
             self._go_to(self._only(saved, [lane for _, lane in some]))
             return self._enter(budget, end, trial=True)
 
+        # A trial computes some lanes, and all others repeat one of these. So the same
+        # program runs, and every point keeps its lane.
         failures = search(fails, 0, len(left), only_first)
         failed = {k for k, _ in failures}
         healthy = [lane for k, (_, lane) in enumerate(left) if k not in failed]
         self._go_to(self._only(saved, healthy))
         if not failures:
-            return None if self._enter(budget, end) else []
+            if self._enter(budget, end) is not None:
+                return None
+            # The next call begins after these batches. It is shorter, as all that it
+            # computes before the failure is lost.
+            self.save()
+            self._runner.pace.steps = max(1, self._runner.pace.steps // 8)
+            return []
         offsets = np.array([left[k][0] for k, _ in failures])
         self._is_left[offsets], self.finished = False, offsets
         return [(self.first + left[k][0], error) for k, error in failures]
@@ -293,7 +309,10 @@ class Begun:
         return runner.guarded(self._arguments, self.points, self.first, call)
 
     def _finish(self, new: np.ndarray, outputs: list[Any], was: np.ndarray) -> None:
-        """Copy the rows of the points of batches that were finished since `was`."""
+        """Copy the rows of the points of batches that were finished since `was`.
+
+        The outputs of a call have the rows of all batches, 0 in those before and after.
+        """
         for out, into in zip(outputs, self._values, strict=True):
             for device, shard in enumerate(by_device(out)):
                 points = self._own(device, was, self._place)
@@ -302,6 +321,7 @@ class Begun:
                 into[self.rows(points[left])] = data[: len(points)][left]
         self.finished = new[self._is_left[new]]
         self._is_left[new] = False
+        # The next batch begins with each lane computing its own point again.
         changed = was[:, BATCH] != self._place[:, BATCH]
         fresh = fresh_lanes(self._runner.layout)[1]
         again = np.repeat(changed, self.batch_size)
@@ -323,6 +343,7 @@ class Begun:
         """Return the work on points in flight, in points, and how far they are."""
         assert self._runner.split is not None
         split, size = self._runner.split, self.batch_size
+        # A place counts the steps of one loop, after those before it.
         before = [0, *it.accumulate(loop.length or 0 for loop in split.loops)]
         unit = [loop.unit for loop in split.loops] + [1]
         steps = [int(at) * unit[k] + before[k] for _, k, at, _ in self._place.tolist()]

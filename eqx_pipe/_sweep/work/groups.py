@@ -126,7 +126,7 @@ class Groups(Work):
                 until, begin = min(last, at + self.at_once), done
                 done += until - at
                 if buffer.resumed and buffer.resumed.entries["row"] != begin:
-                    continue  # they were finished before
+                    continue  # they were finished before, and are in the buffer
                 call = Call(begin, buffer, watch)
                 rows, verdict = yield from self._some(at, until, call)
                 place = np.arange(begin, done)
@@ -177,6 +177,8 @@ class Groups(Work):
         resumed, call.buffer.resumed = call.buffer.resumed, None
         if resumed is not None:
             tally = tally.resumed(resumed)
+        # Runs are the same in every call, whatever was in flight: a state that absorbs
+        # the same points in other runs rounds otherwise.
         for begin in range(tally.begin, self.each, run):
             lanes, length = np.flatnonzero(tally.live), min(run, self.each - begin)
             start = first * self.each + begin
@@ -193,7 +195,9 @@ class Groups(Work):
                 call.buffer.in_flight = tally.flight if buffer.in_flight else None
                 yield step
             if call.buffer.in_flight and call.watch.stopping():
-                # These groups stay in flight, as they were before this run.
+                # These groups stay in flight, as they were before this run: the flight
+                # has their states and what the run has finished, so neither is absorbed
+                # twice. They count as missing in what is handed over.
                 missing = tally.missing | tally.live
                 return dataclasses.replace(tally, missing=missing, errors=[])
             call.buffer.in_flight = None
@@ -236,7 +240,7 @@ class Groups(Work):
             lower = ft.partial(build_absorb(reducing).lower, *args)
             return compiled([absorb], key, lower)
 
-        # The whole key of a program takes long to compare.
+        # The whole key of a program takes long to compare, once for each run.
         return self.points.programs.get(key, make)(*args)
 
     def _states(self, leaves: Sequence[Any], run: int) -> list[PyTree]:

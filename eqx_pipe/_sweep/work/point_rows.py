@@ -62,6 +62,7 @@ class PointRows(Work):
     def _calls(self, buffer: Buffer, watch: Watch) -> Iterator[tuple[int, int]]:
         points, index, costs = self.points, buffer.index, buffer.asked.costs
         order = buffer.order = self._order(watch)
+        # Places in a flight count along the order, so in another one it is of no use.
         if buffer.resumed is not None and buffer.resumed.entries["order"] != order:
             buffer.resumed = None
         if isinstance(index, range) and not points.are_listed and order is None:
@@ -152,6 +153,8 @@ class PointRows(Work):
                 if watch.stopping():
                     return
                 across = runner.layout.batch_size * len(points.devices)
+                # A call takes as much as its outputs may, or about as long as the watch
+                # wants it to. A split program ends by steps, so it gets all batches.
                 batches = runner.layout.capacity
                 if runner.split is None and (watch.paced or runner.may_stop):
                     batches = min(batches, runner.pace.steps)
@@ -194,6 +197,7 @@ class PointRows(Work):
                     failures = begun.isolate(only_first=not self.points.isolated)
             if failures is None:
                 raise differs(self.points.function, begun.count)
+            # After a failure, these are the points that `isolate` has left out.
             self._mark(failures, begun.points, buffer)
             buffer.finish(begun.rows(begun.finished))
             keeps = watch.hands_over and (watch.whole or not begun.ended)

@@ -201,6 +201,7 @@ class Points:
             args = jtu.tree_map(abstract, self.arguments(k, layout))
             state = state_of(split, layout, batched_in(split, layout, args))
             flights.append((nbytes(state), split.steps))
+        # A chunk has one flight at a time, so it is the largest that needs room.
         largest = max(flights, key=lambda each: each[0], default=None)
         return None if largest is None else (largest[1], largest[0])
 
@@ -214,9 +215,9 @@ class Points:
         """Return the program for some points of a case, and its arguments."""
         listed, size = isinstance(selected, ByTable), self.largest_batch
         args = self.on_devices(
-            (k, size, listed),
-            lambda: self.arguments(k, self._layout(k, size, listed)),
+            (k, size, listed), lambda: self.arguments(k, self._layout(k, size, listed))
         )
+        # Copies of the points share `programs`: the name has what differs in them.
         name = k, size, listed, self.most, bool(self.key_digits)
         made = self.programs.get(name, lambda: self._made(k, selected, args))
         return made, args
@@ -250,6 +251,7 @@ class Points:
         accelerators, and only if a batch may need much of the memory.
         """
         points = self
+        # Outputs of a call stay on the devices beside the batch.
         reserved = CHUNK_BYTES // len(self.devices)
         for k, traced in enumerate(self.traced if self.wanted else []):
             free = may_not_fit(traced.analysis, self.wanted, self.devices)
@@ -336,6 +338,7 @@ class Points:
             batch_size=batch_size,
             capacity=chunk_capacity(most, batch_size, num_devices, held),
             listed=listed,
+            # Only points that take equally long may be given out in runs.
             dealt=listed or found.waits or found.refilled or found.kernels,
             unsplit=all_busy(self.devices, -(-most // batch_size)),
         )

@@ -9,10 +9,11 @@ import dataclasses
 import functools as ft
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import numpy as np
+from jaxtyping import Int64
 
 from ..._errors import value_error
 from ..._files import memory_bytes
@@ -24,6 +25,8 @@ from ..program.layout import CHUNK_BYTES, nbytes
 from .buffer import Asked, Buffer, Chunk, Rows
 from .flight import Flight
 from .points import Points
+
+_Own = TypeVar("_Own", bound="Work")  # beartype takes `Self` in decorated classes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,12 +53,17 @@ class Work(abc.ABC):
         """Return the half-open range of the points of a range of rows."""
         return first * self.each, min(last * self.each, self.points.size)
 
+    def count(self, rows: Int64[np.ndarray, " rows"]) -> int:
+        """Return the number of points of some rows."""
+        last = np.minimum((rows + 1) * self.each, self.points.size)
+        return int(np.sum(last - rows * self.each))
+
     @property
     def in_memory(self) -> int:
         """The number of rows of a chunk that is kept in memory."""
         return max(1, self.size)
 
-    def at(self, space: Space, key: Key | None) -> Self:
+    def at(self: _Own, space: Space, key: Key | None) -> _Own:
         """Return the same work for another space of the same structure."""
         return dataclasses.replace(self, points=self.points.at(space, key))
 

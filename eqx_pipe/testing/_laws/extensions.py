@@ -631,10 +631,9 @@ class MethodTrial:
     @ft.cached_property
     def is_adaptive(self) -> bool:
         """True if the losses change the proposals."""
-        others = self.search(lambda u: 2.0 - _distance(u))
-        return list(map(np.ndarray.tolist, others)) != list(
-            map(np.ndarray.tolist, self.minimising)
-        )
+        both = self.minimising, self.search(lambda u: 2.0 - _distance(u))
+        first, second = ([u.tolist() for u in rounds] for rounds in both)
+        return first != second
 
     @law("repeated", "rounds of a continuous space propose new points.")
     def repeated_law(self) -> None:
@@ -705,9 +704,8 @@ def _with_losses(result: SweepResult, losses: np.ndarray) -> SweepResult:
 
 def _same(how: str, got: PyTree, wanted: PyTree) -> None:
     """Raise `Broken` if points or states are not bitwise identical."""
-    got, wanted = (
-        v.geometry.columns() if isinstance(v, Space) else v for v in (got, wanted)
-    )
+    both = got, wanted
+    got, wanted = (x.geometry.columns() if isinstance(x, Space) else x for x in both)
     agree(got, wanted, (how, "the first time"))
 
 

@@ -147,9 +147,8 @@ def jit_law(trial: Trial) -> None:
     programs, plain = trial.programs, trial.plain
     avals = programs.jaxpr.out_avals
     structs = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in avals]
-    traced, wanted = (
-        jtu.tree_map(_struct, tree) for tree in (programs.output(structs), plain)
-    )
+    both = programs.output(structs), plain
+    traced, wanted = (jtu.tree_map(_struct, tree) for tree in both)
     agree_in_struct(traced, wanted, ("traced", "plain"))
     with must_work("the compiled function"):
         compiled = programs.value(trial.leaves)
@@ -161,7 +160,7 @@ def jit_law(trial: Trial) -> None:
         agree(got, wanted, ("compiled", "plain"), trial.tolerance)
 
 
-def _struct(leaf: Any) -> Any:
+def _struct(leaf: object) -> Any:
     """Return the struct of a Python number as an array; arrays unchanged."""
     if isinstance(leaf, bool | int | float | complex):
         return jtu.tree_leaves(eqx.filter_eval_shape(lambda: leaf))[0]
@@ -262,7 +261,7 @@ def _compiled_for_numbers(trial: Trial) -> None:
 def _outline(programs: Programs) -> list[Any]:
     """Return the equations of a program without literals, constants and functions."""
 
-    def text(value: Any) -> str:
+    def text(value: object) -> str:
         shown = repr(value)
         return "" if "lambda" in shown or " at 0x" in shown else shown
 
@@ -720,7 +719,7 @@ def _closed_over(trial: Trial) -> str:
     return f"; it closes over {', '.join(names)}: cast it, or take it as an argument"
 
 
-def _single_arrays(fn: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+def _single_arrays(fn: object, depth: int = 0) -> Iterator[tuple[str, Any]]:
     if is_installed(getattr(getattr(fn, "__code__", None), "co_filename", "")):
         return
     for _, name, value in contents(fn):
@@ -1024,7 +1023,7 @@ def as_jax_sees(tree: PyTree) -> PyTree:
     in NumPy, and the law `jit` would report a difference.
     """
 
-    def narrowed(leaf: Any) -> Any:
+    def narrowed(leaf: object) -> Any:
         if not isinstance(leaf, np.ndarray | np.generic):
             return leaf
         return leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
@@ -1168,7 +1167,7 @@ def input_text(tree: PyTree) -> str:
     return ", ".join(shown + ["..."] * (len(named) > 6)) or "nothing"
 
 
-def _value_text(leaf: Any) -> str:
+def _value_text(leaf: object) -> str:
     if not hasattr(leaf, "dtype") or is_key_array(leaf):
         return leaf_text(leaf)
     array = np.asarray(leaf)

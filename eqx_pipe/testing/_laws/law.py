@@ -24,7 +24,6 @@ from jax.core import Tracer
 from jax.experimental import checkify
 from jax.typing import DTypeLike
 
-from ..._cache import PROGRAMS
 from ..._check import check_choice, check_int, check_is
 from ..._jaxprs import (
     Equation,
@@ -34,9 +33,9 @@ from ..._jaxprs import (
     sub_jaxprs,
     used_inputs,
 )
-from ..._jit import Static, arrays_in
+from ..._jit import Static, arrays_in, shared
 from ..._keys import key_argument
-from ..._same import Fixed, Unsure, named_parts, seen_by
+from ..._same import Fixed, named_parts
 from ..._stage import Lift, Scope, call, copy_state, is_composite
 from ..._tree import differences, is_key_array, leaves_with_names
 from ..._types import Key, PyTree
@@ -102,7 +101,7 @@ def law(name: str, rule: str) -> Callable[[Callable[[Any], str | None]], Law]:
     return ft.partial(Law, name, rule)
 
 
-def outcome(law: Law, trial: Any, kind: str) -> str | Broken:
+def outcome(law: Law, trial: object, kind: str) -> str | Broken:
     """Return the `Broken` of a law, or the text that it holds or is undecided.
 
     `kind` names the subject of the law, as in "an axis".
@@ -145,13 +144,13 @@ def check_laws(
 
 
 def check_names(
-    function: str, option: str, names: Collection[str], known: Collection[str]
+    function: str, option: str, names: Collection[str], laws: Collection[str]
 ) -> set[str]:
     """Return names of laws as a set; raise if one is unknown."""
     cure = f"Give a tuple of names of laws: `{option}=('derivative',)`."
     check_is(function, option, names, tuple | list | set | frozenset, cure)
     for name in names:
-        check_choice(function, option, name, known)
+        check_choice(function, option, name, laws)
     return set(names)
 
 
@@ -571,7 +570,7 @@ class Programs:
             if of == "output":
                 return jax.vjp(lambda v: fn(v)[only], moving)[1](cotangents[only])[0]
 
-            def alone(leaf: Any) -> list[Any]:
+            def alone(leaf: object) -> list[Any]:
                 return fn([*moving[:only], leaf, *moving[only + 1 :]])
 
             return list(jax.vjp(alone, moving[only])[1](cotangents))
@@ -660,7 +659,7 @@ def is_wide() -> bool:
     return jax.dtypes.canonicalize_dtype(np.float64) == np.float64
 
 
-def as_numpy_or_key(leaf: Any) -> Any:
+def as_numpy_or_key(leaf: object) -> Any:
     """Return an array as a NumPy array, but keys unchanged."""
     return leaf if is_key_array(leaf) else np.asarray(leaf)
 
@@ -673,16 +672,8 @@ def programs_of(call: Call) -> Programs:
     avals = tuple(
         (v.shape, str(v.dtype), getattr(v, "weak_type", False)) for v in arrays_in(call)
     )
-    try:
-        static = Static(call)
-        key, guard = ("check", static, avals, is_wide()), seen_by(static.rest)
-        was, programs = PROGRAMS.get(key) or (None, None)
-    except (TypeError, Unsure):  # an array in a static field, or what may change
-        return Programs(call)
-    if programs is None or was != guard:
-        programs = Programs(call)
-        PROGRAMS.put(key, (guard, programs))
-    return programs
+    kind = "check", avals, is_wide()
+    return shared(kind, Static(call), lambda: Programs(call))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -824,7 +815,7 @@ def cast(tree: PyTree, real: DTypeLike) -> PyTree:
     return jtu.tree_map(one, tree)
 
 
-def copied(leaf: Any) -> Any:
+def copied(leaf: object) -> Any:
     """Return a copy of an array, through NumPy, which compiles nothing."""
     if isinstance(leaf, np.ndarray):
         return leaf.copy()
@@ -836,7 +827,7 @@ def copied(leaf: Any) -> Any:
     return jax.device_put(np.array(leaf))
 
 
-def moved(leaf: Any, by: int = 1) -> Any:
+def moved(leaf: object, by: int = 1) -> Any:
     """Return an array with its elements rolled; keys unchanged."""
     return leaf if is_key_array(leaf) else np.roll(np.asarray(leaf), by)
 
@@ -849,13 +840,13 @@ def halved(leaf: Any) -> Any:
     return leaf if half is None else np.asarray(leaf * half).astype(leaf.dtype)
 
 
-def function_text(fn: Any) -> str:
+def function_text(fn: object) -> str:
     """Return the name of a function, or of a module's type."""
     fn = fn.fn if isinstance(fn, Lift) else fn
     return getattr(fn, "__name__", type(fn).__name__)
 
 
-def held(stage: Any) -> dict[str, Any]:
+def held(stage: object) -> dict[str, Any]:
     """Return a comparable token, by name, for each value that a stage holds."""
     stage = stage.fn if isinstance(stage, Lift) else stage
     # Each program depends on the configuration.
