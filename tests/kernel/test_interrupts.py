@@ -74,13 +74,13 @@ def test_ctrl_c_stops_a_call_and_not_the_next_one():
 
 
 def late(x, a):
-    """Multiply matrices for about half a second before the kernel begins."""
+    """Multiply matrices for some tenths of a second before the kernel begins."""
     a = lax.fori_loop(0, 6, lambda _, a: jnp.tanh(a @ a), a)
     return jax.vmap(ep.kernel(slow))(x + 0 * a[0, 0])
 
 
 def test_kernels_that_begin_long_after_the_signal_stop():
-    run, a = jax.jit(late), jnp.ones((1200, 1200))
+    run, a = jax.jit(late), jnp.ones((900, 900))
     jax.block_until_ready(run(X, a))
     timer = later(seconds=0.1)
     assert is_stopped(run, X + 2, a)
@@ -88,7 +88,7 @@ def test_kernels_that_begin_long_after_the_signal_stop():
 
 
 def test_queued_calls_stop():
-    run, a = jax.jit(late), jnp.ones((1200, 1200))
+    run, a = jax.jit(late), jnp.ones((900, 900))
     jax.block_until_ready(run(X, a))
     outputs = [run(X + 2, a) for _ in range(3)]
     with pytest.raises(KeyboardInterrupt):
