@@ -31,7 +31,7 @@ from .._cache import LRUCache
 STOPPED = "eqx_pipe: a signal stopped the kernel"
 """The message of the error that a stopped kernel returns."""
 
-_LOOK = 0.1
+_LOOK = 0.02
 """The seconds between two looks at whether kernels still run."""
 
 _PATIENCE = 1.0
@@ -189,7 +189,7 @@ def _outwait() -> None:
                 return
         if _is_main():
             _handle(None)
-        time.sleep(_LOOK / 10)
+        time.sleep(_LOOK / 2)
     if _shared.stop:
         _release(at_once=True)
 
