@@ -398,6 +398,15 @@ def _maybe_set(writer: Writer, eqn: Equation, *inputs: Scalars) -> list[Scalars]
     return writer.inline(lambda *xs: primitive.impl(*xs, **eqn.params), *inputs)
 
 
+@rule("call_hi_primitive")
+def _call_hi_primitive(
+    writer: Writer, eqn: Equation, *inputs: Scalars
+) -> list[Scalars]:
+    """Write a primitive that JAX 0.12 defines by others, such as `searchsorted`."""
+    primitive: Any = eqn.primitive
+    return writer.inline(lambda *xs: primitive.to_lojax(*xs, **eqn.params), *inputs)
+
+
 @rule("nonbatchable", "nontraceable", "nondifferentiable", "nondifferentiable_backward")
 @rule("optimization_barrier", "announce_transform", "pvary", "name")
 def _as_is(writer: Writer, eqn: Equation, *inputs: Scalars) -> Sequence[Scalars]:

@@ -27,6 +27,7 @@ from .._jaxprs import (
     live_bytes,
     trace,
 )
+from .._kernel import has_kernels
 from .._keys import fold, key_argument, keyword_rule
 from .._run import (
     TooLarge,
@@ -37,6 +38,7 @@ from .._run import (
     explain,
     noting,
     quiet,
+    stoppable,
 )
 from .._same import record_of
 from .._spaces import Space
@@ -157,6 +159,7 @@ class _Program(NamedTuple):
     fingerprint: Fingerprint
     call: Any
     consts: list[Any]
+    has_kernels: bool
 
 
 class _Lane(NamedTuple):
@@ -367,7 +370,7 @@ class Lanes:
         consts = fingerprint.constants
         if is_there(self._mesh.devices.flat[0]):
             consts = [jax.device_put(x, same) for x in consts]
-        return _Program(jaxpr, fingerprint, call, consts)
+        return _Program(jaxpr, fingerprint, call, consts, has_kernels(jaxpr))
 
     def compiled(self, lanes: int | None = None) -> Any:
         """Return the program of steps, for some lanes of a device."""
@@ -428,7 +431,8 @@ class Lanes:
                 key = "train", lanes, self._mesh
                 call = compiled([program.fingerprint], key, lower)
             try:
-                with self._fitting(lanes // self._devices), quiet():
+                fitting = self._fitting(lanes // self._devices)
+                with stoppable("train", program.has_kernels), fitting, quiet():
                     out = jax.block_until_ready(call(*args))
                     check_finite(out)
             except SweepError:
