@@ -1,4 +1,9 @@
-"""Ctrl-C and the signals that end a process: the first one stops after a step."""
+"""Ctrl-C and the signals that end a process: the first one stops after a step.
+
+What is kept then: of a sweep, `_sweep/sweep.py` (`carry`) and, in a store, its points
+in flight (`_sweep/flight_files.py`); of a training, `_train/train.py`. Kernels, which
+run no Python, are stopped in `_kernel/interrupts.py`.
+"""
 
 import contextlib
 import signal

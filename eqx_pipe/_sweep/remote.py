@@ -33,7 +33,7 @@ from .._results import versions
 from .._run import CTRL_C, Interrupt, Pace, Stopped, Watch, no_mesh
 from .._store import disk_errors
 from .._types import PyTree
-from .flights import Flights
+from .flight_files import Flights
 from .identity import kernels_text
 from .plan import Plan, Todo, known_workers, work_of
 from .target import Target
