@@ -47,6 +47,14 @@ def _nextafter(x: Value, y: Value) -> Value:
     return (x.is_nan() | y.is_nan()).where(x.like(math.nan), near)
 
 
+def _in_total_order(x: Value) -> Value:
+    """Return integers in the order of numbers: -0 before 0, and NaN at the ends."""
+    if x.kind != "f":
+        return x
+    bits = x.view(f"i{x.dtype.itemsize}")
+    return (bits < 0).where(bits ^ np.iinfo(bits.dtype).max, bits)
+
+
 def _select_n(which: Value, *cases: Value) -> Value:
     if which.dtype.kind == "b":
         return which.where(cases[-1], cases[0])
@@ -88,6 +96,8 @@ ELEMENTWISE: dict[str, Callable[..., Value]] = {
     "le": lambda x, y: x <= y,
     "gt": lambda x, y: x > y,
     "ge": lambda x, y: x >= y,
+    "lt_to": lambda x, y: _in_total_order(x) < _in_total_order(y),
+    "le_to": lambda x, y: _in_total_order(x) <= _in_total_order(y),
     "max": _max,
     "min": _min,
     "clamp": lambda low, x, high: _min(_max(low, x), high),

@@ -192,6 +192,38 @@ def test_indices_out_of_range():
     check(lambda k: table.reshape(5, 1)[k, 0] + jnp.take(table, k), places)
 
 
+def test_functions_of_the_elements_at_some_places():
+    rows = np.arange(12.0).reshape(3, 4) - 5
+    for fn in (
+        lambda x: x.at[x[3].astype(int)].apply(lambda z: 2 * z + 1),
+        lambda x: x.at[np.array([0, 2, 2])].apply(jnp.square),
+        lambda x: x.astype("int8").at[1].apply(lambda z: z // 2 + x.size),
+        lambda x: lax.fori_loop(0, 5, lambda k, x: x.at[k % 4].apply(jnp.negative), x),
+        lambda x: x.at[np.array([1, 1, 9])].add(x[:3]),
+    ):
+        check(fn, rows)
+
+
+def test_search_in_a_sorted_table():
+    numbers = specials("float32")
+    check(lambda x: jnp.searchsorted(np.sort(numbers), x), numbers)
+    check(lambda x: jnp.searchsorted(np.arange(-2, 3), x), specials("int64"))
+    x = np.arange(5.0)
+    line = lambda y: jnp.interp(y, x, x * x) / 2  # noqa: E731
+    check(lambda y: lax.fori_loop(0, 3, lambda _, y: line(y), y), np.arange(9.0))
+
+
+def test_the_root_of_a_function():
+    def newton(fn, x):
+        return lax.fori_loop(0, 30, lambda _, x: x - fn(x) / (3 * x * x + 1), x)
+
+    def fn(y):
+        cubic = lambda x: x**3 + x - y  # noqa: E731
+        return lax.custom_root(cubic, 0.0, newton, lambda g, y: y / g(1.0))
+
+    check(fn, np.arange(5.0), tolerance=2)
+
+
 SAMPLES = {
     "exp": (-87, 88),
     "expm1": (-5, 80),
@@ -378,6 +410,12 @@ def test_arrays_without_numbers():
     fn = lambda x: lax.scan(add, x, jnp.zeros(0))  # noqa: E731
     got, want = (jax.jit(jax.vmap(f))(x) for f in (ep.kernel(fn), fn))
     assert jax.tree.all(jax.tree.map(np.array_equal, got, want))
+    none = jnp.zeros((0, 3))
+    fn = lambda x: jnp.argmax(none * x, axis=1)  # noqa: E731
+    assert jax.jit(jax.vmap(ep.kernel(fn)))(x).shape == (5, 0)
+    fold = jax.vmap(lambda n: jax.random.fold_in(jax.random.key(0), n))
+    fn = lambda x: fold(none[:, 0].astype(int) + x.astype(int))  # noqa: E731
+    assert jax.jit(jax.vmap(ep.kernel(fn)))(x).shape == (5, 0)
     with pytest.raises(ValueError, match=r"`reduce_max` .*reduces no numbers"):
         jax.vmap(ep.kernel(lambda x: jnp.max(jnp.zeros(0) * x, initial=0.0)))(x)
 
