@@ -400,12 +400,12 @@ def _polynomial(writer: Writer, eqn: Equation, *inputs: Scalars) -> Sequence[Sca
 @rule("maybe_set", "call_hi_primitive")  # of JAX 0.12: `searchsorted`, `custom_root`
 def _as_run(writer: Writer, eqn: Equation, *inputs: Scalars) -> list[Scalars]:
     primitive: Any = eqn.primitive
-    run = getattr(primitive, "to_lojax", primitive.impl)
+    run = primitive.impl if primitive.name == "maybe_set" else primitive.to_lojax
     return writer.inline(lambda *xs: run(*xs, **eqn.params), *inputs)
 
 
 @rule("nonbatchable", "nontraceable", "nondifferentiable", "nondifferentiable_backward")
-@rule("optimization_barrier", "announce_transform", "pvary", "name")
+@rule("optimization_barrier", "announce_transform", "pvary", "name", "random_clone")
 def _as_is(writer: Writer, eqn: Equation, *inputs: Scalars) -> Sequence[Scalars]:
     return inputs
 
