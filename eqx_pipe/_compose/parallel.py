@@ -1,5 +1,8 @@
 """Several stages on the same input: `parallel`, `weighted`, and merges of outputs.
 
+`gated`, which runs one of several, is in `cond.py`. A stage in another is called by
+`Scope.enter` (`_stage/stage.py`), whatever the combinator.
+
 A built-in merge acts leaf by leaf. Folds are accumulated pairwise (`a + b + c`):
 stacking first would hold all outputs at once.
 """

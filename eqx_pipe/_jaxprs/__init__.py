@@ -4,6 +4,7 @@ from .evaluate import Bodies as Bodies
 from .evaluate import Body as Body
 from .evaluate import evaluate as evaluate
 from .evaluate import remade as remade
+from .evaluate import scan_of as scan_of
 from .evaluate import stepped as stepped
 from .fingerprint import UNSURE as UNSURE
 from .fingerprint import Fingerprint as Fingerprint
@@ -14,6 +15,7 @@ from .fingerprint import key_of as key_of
 from .fingerprint import text_of as text_of
 from .jaxpr import Equation as Equation
 from .jaxpr import as_function as as_function
+from .jaxpr import by_jaxpr as by_jaxpr
 from .jaxpr import draws_together as draws_together
 from .jaxpr import effects as effects
 from .jaxpr import equations as equations

@@ -9,8 +9,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+import equinox as eqx
 import jax
 import jax.core
+import jax.tree_util as jtu
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
 from .._tree import is_ref, nbytes
@@ -146,6 +148,34 @@ def trace(function: Callable[..., Any], *examples: Any) -> ClosedJaxpr:
     """Return the jaxpr of a function of arrays, for arguments like the examples."""
     make: Any = jax.make_jaxpr(function)
     return make(*examples)
+
+
+def by_jaxpr(
+    evaluate: Callable[[ClosedJaxpr, list[Any]], list[Any]],
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Return the output of a function, whose arrays `evaluate` has from its jaxpr.
+
+    Arguments and outputs that are not arrays stay as they are.
+    """
+    arrays, static = eqx.partition((args, kwargs), eqx.is_array)
+    leaves, structure = jtu.tree_flatten(arrays)
+    outputs: Any = None
+
+    def flat(*leaves: Any) -> list[Any]:
+        nonlocal outputs
+        given = jtu.tree_unflatten(structure, leaves)
+        args, kwargs = eqx.combine(given, static)
+        out, others = eqx.partition(fn(*args, **kwargs), eqx.is_array)
+        out, tree = jtu.tree_flatten(out)
+        outputs = tree, others
+        return out
+
+    out = evaluate(trace(flat, *leaves), leaves)
+    tree, others = outputs
+    return eqx.combine(jtu.tree_unflatten(tree, out), others)
 
 
 def as_function(

@@ -12,5 +12,6 @@ from .call import kernel as kernel
 from .call import kernel_p as kernel_p
 from .ffi import machine_text as machine_text
 from .interrupts import STOPPED as STOPPED
+from .interrupts import share as share
 from .interrupts import stopping_at as stopping_at
 from .interrupts import watched as watched

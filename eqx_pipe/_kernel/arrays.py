@@ -397,8 +397,9 @@ def _polynomial(writer: Writer, eqn: Equation, *inputs: Scalars) -> Sequence[Sca
     return writer.inline(horner, *inputs)
 
 
-@rule("maybe_set", "call_hi_primitive")  # of JAX 0.12: `searchsorted`, `custom_root`
-def _as_run(writer: Writer, eqn: Equation, *inputs: Scalars) -> list[Scalars]:
+@rule("maybe_set", "call_hi_primitive")
+def _by_others(writer: Writer, eqn: Equation, *inputs: Scalars) -> list[Scalars]:
+    """Write a primitive that is defined by others, as JAX 0.12 does `searchsorted`."""
     primitive: Any = eqn.primitive
     run = primitive.impl if primitive.name == "maybe_set" else primitive.to_lojax
     return writer.inline(lambda *xs: run(*xs, **eqn.params), *inputs)

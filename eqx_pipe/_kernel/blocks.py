@@ -232,16 +232,17 @@ class _Writer:
                     address, varying = self._address(step)
                     value = self.read(step.value)
                     value = self.code.spread(value) if varying else value
-                    self.code.emit(f"store {value}, ptr {address}")
+                    self.code.store(value, address)
                 case Load():
                     address, varying = self._address(step)
-                    kind = self.code.type(step.table.dtype, varying)
-                    text = self.code.register(f"load {kind}, ptr {address}")
-                    value = Value(self.code, text, step.table.dtype, varying)
+                    value = self.code.load(address, step.table.dtype, varying)
                     self.values[step.output] = value
                 case Loop():
                     slots = self._slots(step.carry)
-                    self._keep(slots, step.carry, step.init)
+                    for slot, mark, scalar in zip(
+                        slots, step.carry, step.init, strict=True
+                    ):
+                        self.code.store(self.as_marked(mark, self.read(scalar)), slot)
                     self.loop(step, slots, mask, self.code.any)
                 case Choice():
                     self._choice(step, mask)
@@ -313,13 +314,6 @@ class _Writer:
         kinds = [self.code.type(s.dtype, s in self.varying) for s in scalars]
         return [self.code.allocate(kind) for kind in kinds]
 
-    def _keep(
-        self, slots: Sequence[str], marked: Sequence[Scalar], scalars: Sequence[Scalar]
-    ) -> None:
-        for slot, mark, scalar in zip(slots, marked, scalars, strict=True):
-            value = self.as_marked(mark, self.read(scalar))
-            self.code.store(value, slot)
-
     def _recall(self, slots: Sequence[str], scalars: Sequence[Scalar]) -> None:
         for slot, scalar in zip(slots, scalars, strict=True):
             lanes = scalar in self.varying
@@ -345,9 +339,8 @@ class _Writer:
                 ):
                     value = self.as_marked(out, self.read(new))
                     if test.lanes:
-                        text = code.register(f"load {value.type}, ptr {slot}")
-                        value = test.where(value, value.changed(text=text))
-                    code.emit(f"store {value}, ptr {slot}")
+                        value = test.where(value, code.load(slot, out.dtype, True))
+                    code.store(value, slot)
         self._recall(slots, choice.outputs)
 
     def _in_line(

@@ -12,10 +12,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
 from jax.core import ShapedArray
 from jax.experimental.key_reuse._core import key_reuse_signatures
@@ -23,17 +21,21 @@ from jax.extend.core import Primitive
 from jax.extend.core.primitives import jit_p
 from jax.interpreters import ad, batching, mlir
 
+from .._cache import PROGRAMS
 from .._captured import named
 from .._check import check_bool, check_callable
 from .._errors import value_error
 from .._jaxprs import (
     Entry,
     Equation,
+    array_text,
     as_function,
     bodies,
+    by_jaxpr,
     effects,
     equations,
     evaluate,
+    fingerprint_of,
     open_jaxpr,
     register,
     trace,
@@ -83,9 +85,10 @@ def kernel(
     - Under `vmap`, `ImportError` without llvmlite, and `ValueError` if `fn` uses what
       kernels do not support, with the primitive and the line, or is too long.
 
-    `equinox.error_if` raises as usual. Ctrl-C stops a kernel in the middle, and a sweep
-    keeps the points that were finished before. A store belongs to the processor's
-    instruction set and the version of llvmlite, on which rounding depends.
+    `equinox.error_if` raises as usual. Ctrl-C stops kernels in the middle, also those
+    that are queued; a sweep or training keeps what was finished before. A store belongs
+    to the processor's instruction set and the version of llvmlite, on which rounding
+    depends.
 
     **Laws:** each lane equals `fn` of its point, to rounding, under any `vmap`s; its
     bits do not depend on the other lanes or on their number. Integers, keys and random
@@ -121,26 +124,10 @@ def _call(
     if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
         return fn(*args, **kwargs)  # Python loops: a debugger stops inside
     interrupts.begin()
-    arrays, static = eqx.partition((args, kwargs), eqx.is_array)
-    leaves, structure = jtu.tree_flatten(arrays)
-    outputs: Any = None
-
-    def flat(*leaves: Any) -> list[Any]:
-        nonlocal outputs
-        given = jtu.tree_unflatten(structure, leaves)
-        args, kwargs = eqx.combine(given, static)
-        out, others = eqx.partition(fn(*args, **kwargs), eqx.is_array)
-        out, tree = jtu.tree_flatten(out)
-        outputs = tree, others
-        return out
-
-    jaxpr = trace(flat, *leaves)
-    tree, others = outputs
-    out = _evaluate(jaxpr, leaves, strict)
-    return eqx.combine(jtu.tree_unflatten(tree, out), others)
+    return by_jaxpr(ft.partial(_evaluate, strict), fn, args, kwargs)
 
 
-def _evaluate(jaxpr: ClosedJaxpr, args: list[Any], strict: bool) -> list[Any]:
+def _evaluate(strict: bool, jaxpr: ClosedJaxpr, args: list[Any]) -> list[Any]:
     """Return the outputs of a kernel, whose derivatives are those of the function.
 
     Arrays that the function closes over are operands, so their values are not part of
@@ -216,7 +203,16 @@ def _run(*args: Any, **params: Any) -> list[Any]:
     config: Any = jax.config
     if config.jax_debug_nans or config.jax_debug_infs:
         return jax.jit(lambda *args: _plain(*args, **params))(*args)
-    return jax.jit(lambda *args: _bind(args, **params))(*args)
+    # Each call traces the function again, so programs are found by what they compute.
+    program = fingerprint_of(params["jaxpr"])
+    options = (params[name] for name in ("own", "size", "strict"))
+    positions = map(array_text, program.constants)
+    key = kernel_p.name, program.key, *positions, *options
+    kept, run = PROGRAMS.get(key) or (program, None)
+    if run is None or not kept.still_valid():
+        run = jax.jit(lambda *args: _bind(args, **params))
+        PROGRAMS.put(key, (program.without_constants(), run))
+    return run(*args)
 
 
 def _batch(

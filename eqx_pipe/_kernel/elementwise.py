@@ -47,12 +47,16 @@ def _nextafter(x: Value, y: Value) -> Value:
     return (x.is_nan() | y.is_nan()).where(x.like(math.nan), near)
 
 
-def _in_total_order(x: Value) -> Value:
-    """Return integers in the order of numbers: -0 before 0, and NaN at the ends."""
-    if x.kind != "f":
-        return x
-    bits = x.view(f"i{x.dtype.itemsize}")
-    return (bits < 0).where(bits ^ np.iinfo(bits.dtype).max, bits)
+def _in_order(how: str) -> Callable[[Value, Value], Value]:
+    """Compare in the total order of floats: -NaN, -inf, ..., -0, 0, ..., inf, NaN."""
+
+    def place(x: Value) -> Value:
+        if x.kind != "f":
+            return x
+        bits = x.view(f"i{x.dtype.itemsize}")
+        return (bits < 0).where(bits ^ np.iinfo(bits.dtype).max, bits)
+
+    return lambda x, y: place(x).compare(how, place(y))
 
 
 def _select_n(which: Value, *cases: Value) -> Value:
@@ -96,8 +100,9 @@ ELEMENTWISE: dict[str, Callable[..., Value]] = {
     "le": lambda x, y: x <= y,
     "gt": lambda x, y: x > y,
     "ge": lambda x, y: x >= y,
-    "lt_to": lambda x, y: _in_total_order(x) < _in_total_order(y),
-    "le_to": lambda x, y: _in_total_order(x) <= _in_total_order(y),
+    "eq_to": _in_order("eq"),
+    "lt_to": _in_order("lt"),
+    "le_to": _in_order("le"),
     "max": _max,
     "min": _min,
     "clamp": lambda low, x, high: _min(_max(low, x), high),

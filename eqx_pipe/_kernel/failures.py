@@ -24,7 +24,7 @@ from .._jaxprs import (
     kind,
     open_jaxpr,
     rebind,
-    scan_counts,
+    scan_of,
     stepped,
     trace,
     while_counts,
@@ -129,21 +129,10 @@ class Failures:
 
     def _branches(self, eqn: Equation, code: Any, inputs: list[Any]) -> list[Any]:
         runs = [self._body(branch) for branch in bodies(eqn)]
-        return list(lax.switch(inputs[0], runs, code, *inputs[1:]))
+        return list(lax.switch(inputs[0], runs, *inputs[1:], code))
 
     def _scan(self, eqn: Equation, code: Any, inputs: list[Any]) -> list[Any]:
-        run, (num_consts, num_carry) = self._body(bodies(eqn)[0]), scan_counts(eqn)
-        consts, rest = inputs[:num_consts], inputs[num_consts:]
-
-        def step(state: Any, x: list[Any]) -> Any:
-            carry, code = state
-            *outputs, code = run(code, *consts, *carry, *x)
-            return (outputs[:num_carry], code), outputs[num_carry:]
-
-        keywords = {k: eqn.params[k] for k in ("length", "reverse", "unroll")}
-        first = rest[:num_carry], code
-        (carry, code), ys = lax.scan(step, first, rest[num_carry:], **keywords)
-        return [*carry, *ys, code]
+        return scan_of(eqn, self._body(bodies(eqn)[0]), inputs, [code])
 
     def _while_loop(self, eqn: Equation, code: Any, inputs: list[Any]) -> list[Any]:
         (cond, body), (of_cond, of_body) = bodies(eqn), while_counts(eqn)
@@ -155,7 +144,7 @@ class Failures:
 
         def step(state: Any) -> Any:
             *carry, code = state
-            *outputs, code = run(code, *consts, *carry)
+            *outputs, code = run(*consts, *carry, code)
             return [*stepped(eqn, goes, outputs, carry), code]
 
         def goes_on(state: Any) -> Any:
@@ -165,9 +154,10 @@ class Failures:
         return lax.while_loop(goes_on, step, [*init, code])
 
     def _body(self, jaxpr: Any) -> Callable[..., list[Any]]:
-        def run(code: Any, *args: Any) -> list[Any]:
-            self._checked |= {id(x): x for x in args}
-            return self.flagged(jaxpr, code, args)
+        def run(*args: Any) -> list[Any]:
+            *inputs, code = args
+            self._checked |= {id(x): x for x in inputs}
+            return self.flagged(jaxpr, code, inputs)
 
         return run
 

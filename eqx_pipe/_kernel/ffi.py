@@ -6,18 +6,18 @@ versions that are known, and a handler checks the sizes of the structs that it r
 """
 
 import ctypes
-import itertools as it
 import pathlib
 import re
 import threading
 from collections.abc import Sequence
 
 import jax
+import numpy as np
 
 from .._errors import message, optional
 from .._same import digest
-from .interrupts import STOPPED, stop_address
-from .llvm import Engine, attributes, this_machine
+from .interrupts import STOPPED, Shared, shared_address
+from .llvm import Code, Engine, Value, attributes, this_machine
 
 _MAJOR, _MINOR = 0, range(3, 6)
 """The versions of the structs that are known: those of jaxlib 0.10 to 0.12."""
@@ -55,103 +55,92 @@ def handler(num_inputs: int, num_outputs: int) -> str:
     Inputs and outputs are arrays of addresses. Each output has a leading axis over
     lanes. The kernel returns 1 if it was stopped, otherwise 0.
     """
-    writer = _Writer()
-    read = writer.read
+    code = _Handler()
+    read = code.read
     extension = read("%frame", 8)
-    writer.branch(writer.make(f"icmp eq ptr {extension}, null"), "call", "described")
-    writer.label("described")  # when it is registered, XLA asks for the version
+    code.branch(code.test(f"eq ptr {extension}, null"), "call", "described")
+    code.label("described")  # when it is registered, XLA asks for the version
     kind = read(extension, 8, "i32")
-    known = writer.make(f"icmp eq i32 {kind}, {_METADATA}")
-    writer.branch(known, "version", "unknown")
-    writer.label("version")
+    code.branch(code.test(f"eq i32 {kind}, {_METADATA}"), "version", "unknown")
+    code.label("version")
     metadata = read(extension, 24)
     for offset, number in ((24, _MAJOR), (28, _MINOR[0])):
-        writer.write(f"store i32 {number}, ptr {writer.at(metadata, offset)}")
-    writer.write("ret ptr null")
-    writer.label("call")
+        code.emit(f"store i32 {number}, ptr {code.at(metadata, offset)}")
+    code.emit("ret ptr null")
+    code.label("call")
     api = read("%frame", _API)
-    writer.check("i32", api, _MAJOR_AT, [_MAJOR])
-    writer.check("i32", api, _MINOR_AT, _MINOR)
-    writer.check("i64", "%frame", 0, [_FRAME])
+    code.check("i32", api, _MAJOR_AT, [_MAJOR])
+    code.check("i32", api, _MINOR_AT, _MINOR)
+    code.check("i64", "%frame", 0, [_FRAME])
     arrays, buffer = [], ""
     for place, count in ((_ARGS, num_inputs), (_RETS, num_outputs)):
-        writer.check("i64", "%frame", place, [_LIST])
-        writer.check("i64", "%frame", place + _COUNT, [count])
+        code.check("i64", "%frame", place, [_LIST])
+        code.check("i64", "%frame", place + _COUNT, [count])
         buffers = read("%frame", place + _ARRAYS)
-        arrays.append(f"ptr {writer.make(f'alloca ptr, i64 {count}')}")
+        arrays.append(f"ptr {code.register(f'alloca ptr, i64 {count}')}")
         for k in range(count):
             buffer = read(buffers, 8 * k)
-            writer.check("i64", buffer, 0, [_BUFFER])
-            slot = writer.make(f"getelementptr ptr, {arrays[-1]}, i64 {k}")
-            writer.write(f"store ptr {read(buffer, _DATA)}, ptr {slot}")
+            code.check("i64", buffer, 0, [_BUFFER])
+            slot = code.register(f"getelementptr ptr, {arrays[-1]}, i64 {k}")
+            code.emit(f"store ptr {read(buffer, _DATA)}, ptr {slot}")
     lanes = f"i64 {read(read(buffer, _DIMS), 0, 'i64')}"
-    result = writer.make(f"call i32 @kernel({', '.join([*arrays, lanes])})")
-    stopped = writer.make(f"icmp ne i32 {result}, 0")
-    writer.branch(stopped, "stopped", "ended")
-    writer.label("ended")
-    writer.write("ret ptr null")
-    for label, code, text in (
-        ("stopped", _CANCELLED, STOPPED),
-        ("unknown", _INTERNAL, "eqx_pipe: structs of an unknown version of XLA's FFI"),
-    ):
-        writer.fail(label, code, text)
+    shared = code.register("load ptr, ptr @stop")
+    code.count(shared, Shared.begun.offset)
+    result = code.register(f"call i32 @kernel({', '.join([*arrays, lanes])})")
+    code.count(shared, Shared.ended.offset)
+    code.branch(code.test(f"ne i32 {result}, 0"), "stopped", "ended")
+    code.label("ended")
+    code.emit("ret ptr null")
+    code.fail("stopped", _CANCELLED, STOPPED)
+    unknown = "eqx_pipe: structs of an unknown version of XLA's FFI"
+    code.fail("unknown", _INTERNAL, unknown)
     head = "define ptr @handler(ptr %frame) {"
-    return "\n".join([head, *writer.lines, "}", *writer.constants])
+    return "\n".join([head, *code.lines, "}", *code.constants])
 
 
-class _Writer:
-    """The lines of a function that reads the structs of a frame."""
+class _Handler(Code):
+    """The code of a function that reads the structs of a frame."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
+        super().__init__(1, strict=True)
         self.constants: list[str] = []
-        self._names = it.count()
-
-    def write(self, line: str) -> None:
-        self.lines.append(f"  {line}")
-
-    def make(self, text: str) -> str:
-        name = f"%r{next(self._names)}"
-        self.write(f"{name} = {text}")
-        return name
 
     def at(self, struct: str, offset: int) -> str:
-        return self.make(f"getelementptr i8, ptr {struct}, i64 {offset}")
+        return self.register(f"getelementptr i8, ptr {struct}, i64 {offset}")
 
     def read(self, struct: str, offset: int, kind: str = "ptr") -> str:
-        return self.make(f"load {kind}, ptr {self.at(struct, offset)}")
+        return self.register(f"load {kind}, ptr {self.at(struct, offset)}")
 
-    def branch(self, test: str, then: str, otherwise: str) -> None:
-        self.write(f"br i1 {test}, label %{then}, label %{otherwise}")
+    def count(self, struct: str, offset: int) -> None:
+        """Add 1 to a number that threads share."""
+        self.register(f"atomicrmw add ptr {self.at(struct, offset)}, i64 1 seq_cst")
 
-    def label(self, name: str) -> None:
-        self.lines.append(f"{name}:")
+    def test(self, comparison: str) -> Value:
+        return Value(self, self.register(f"icmp {comparison}"), np.dtype(bool))
 
     def check(
         self, kind: str, struct: str, offset: int, numbers: Sequence[int]
     ) -> None:
         """Go to `unknown` unless a field is one of some consecutive numbers."""
-        least, count, following = numbers[0], len(numbers), f"c{next(self._names)}"
-        beyond = self.make(f"sub {kind} {self.read(struct, offset, kind)}, {least}")
-        self.branch(
-            self.make(f"icmp ult {kind} {beyond}, {count}"), following, "unknown"
-        )
+        following, field = self.name("c"), self.read(struct, offset, kind)
+        beyond = self.register(f"sub {kind} {field}, {numbers[0]}")
+        test = self.test(f"ult {kind} {beyond}, {len(numbers)}")
+        self.branch(test, following, "unknown")
         self.label(following)
 
     def fail(self, label: str, code: int, text: str) -> None:
         """Return an error from a label on."""
         data = text.encode() + bytes(1)
         shown = "".join(f"\\{byte:02x}" for byte in data)
-        self.constants.append(
-            f'@{label} = private constant [{len(data)} x i8] c"{shown}"'
-        )
+        kind = f"[{len(data)} x i8]"
+        self.constants.append(f'@{label} = private constant {kind} c"{shown}"')
         self.label(label)
-        error = self.make(f"alloca i8, i64 {_ERROR}, align 8")
+        error = self.register(f"alloca i8, i64 {_ERROR}, align 8")
         fields = f"i64 {_ERROR}", "ptr null", f"ptr @{label}", f"i32 {code}"
         for k, field in enumerate(fields):
-            self.write(f"store {field}, ptr {self.at(error, 8 * k)}")
+            self.emit(f"store {field}, ptr {self.at(error, 8 * k)}")
         create = self.read(self.read("%frame", _API), _CREATE_ERROR)
-        self.write(f"ret ptr {self.make(f'call ptr {create}(ptr {error})')}")
+        self.emit(f"ret ptr {self.register(f'call ptr {create}(ptr {error})')}")
 
 
 _MOST = 1024
@@ -186,7 +175,7 @@ def registered(code: str, num_inputs: int, num_outputs: int) -> str:
             )
         engine = Engine(text, machine)
         stop = ctypes.c_void_p.from_address(engine.variable("stop"))
-        stop.value = stop_address()
+        stop.value = shared_address()
         pointer = jax.ffi.pycapsule(engine.address("handler"))
         jax.ffi.register_ffi_target(name, pointer, platform="cpu")
         _engines[name] = engine

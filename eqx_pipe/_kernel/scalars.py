@@ -238,7 +238,8 @@ class Writer:
     def __init__(self):
         self.steps: list[Any] = []
         self.operands: list[Operand] = []
-        self._known_operands: dict[int, Scalars] = {}
+        # By identity, with the arrays: the address of one that is gone is reused.
+        self._known_operands: dict[int, tuple[Any, Scalars]] = {}
         self._num_steps = self._depth = 0
         self._eqns: list[Equation] = []  # the innermost is the last
 
@@ -325,8 +326,8 @@ class Writer:
             self._check(x)
             return filled(x.shape, lambda i: Scalar(x.dtype, x[i]))
         if id(x) not in self._known_operands:
-            self._known_operands[id(x)] = self.operand(x, x, False)
-        return self._known_operands[id(x)]
+            self._known_operands[id(x)] = x, self.operand(x, x, False)
+        return self._known_operands[id(x)][1]
 
     def operand(self, array: Any, aval: Any, lanes: bool) -> Scalars:
         """Add an operand, which for a point is like `aval`."""

@@ -1254,13 +1254,10 @@ class Quantile(LeafReducer):
 
     def empty(self, leaf: jax.ShapeDtypeStruct) -> Sketch:
         dtype = jnp.int8 if leaf.dtype == jnp.bool_ else leaf.dtype
-        return Sketch(
-            jnp.zeros(_LEVELS, bool),
-            jnp.zeros((), jnp.int32),
-            jnp.zeros((_LEVELS, self.size, *leaf.shape), dtype),
-            jnp.zeros((self.size, *leaf.shape), dtype),
-            jnp.zeros(leaf.shape, bool),
-        )
+        shape, used = (self.size, *leaf.shape), jnp.zeros(_LEVELS, bool)
+        filled, levels = jnp.zeros((), jnp.int32), jnp.zeros((_LEVELS, *shape), dtype)
+        rest, nan = jnp.zeros(shape, dtype), jnp.zeros(leaf.shape, bool)
+        return Sketch(used, filled, levels, rest, nan)
 
     def after(self, state: Sketch, leaf: Array, ok: Ok) -> Sketch:
         nan = state.nan

@@ -17,10 +17,8 @@ import itertools as it
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 from jax import lax
 from jax.experimental.key_reuse._core import key_reuse_signatures
 from jax.extend.core import Primitive
@@ -36,6 +34,7 @@ from .._jaxprs import (
     Equation,
     alone,
     as_function,
+    by_jaxpr,
     effects,
     interpret,
     kind,
@@ -99,29 +98,7 @@ def refill(fn: Callable[..., _Output]) -> Callable[..., _Output]:
     def run(*args: Any, **kwargs: Any) -> _Output:
         if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
             return fn(*args, **kwargs)  # Python loops: a debugger stops inside
-        arrays, static = eqx.partition((args, kwargs), eqx.is_array)
-        leaves, structure = jtu.tree_flatten(arrays)
-        outputs: Any = None
-
-        def flat(*leaves: Any) -> list[Any]:
-            nonlocal outputs
-            given = jtu.tree_unflatten(structure, leaves)
-            args, kwargs = eqx.combine(given, static)
-            out, others = eqx.partition(fn(*args, **kwargs), eqx.is_array)
-            out, tree = jtu.tree_flatten(out)
-            outputs = tree, others
-            return out
-
-        jaxpr = trace(flat, *leaves)
-        if not any(map(_is_loop, open_jaxpr(jaxpr)[0].eqns)):
-            raise value_error(
-                "refill",
-                "`fn` has no `while_loop` outside of other loops, branches and `vmap`.",
-                "Sweep `fn` itself, or refill the function that has the loop.",
-            )
-        tree, others = outputs
-        out = _evaluate_refilled(jaxpr, list(jaxpr.consts), leaves)
-        return eqx.combine(jtu.tree_unflatten(tree, out), others)
+        return by_jaxpr(_evaluate_refilled, fn, args, kwargs)
 
     # Not by `functools.wraps`, which would add the fields of a Module to the function.
     ft.update_wrapper(run, named(fn), updated=())
@@ -129,10 +106,17 @@ def refill(fn: Callable[..., _Output]) -> Callable[..., _Output]:
     return run
 
 
-def _evaluate_refilled(
-    jaxpr: ClosedJaxpr, consts: list[Any], args: list[Any]
-) -> list[Any]:
-    """Return the outputs of a jaxpr with refilled loops, and derivatives without."""
+def _evaluate_refilled(jaxpr: ClosedJaxpr, args: list[Any]) -> list[Any]:
+    """Return the outputs of a jaxpr with refilled loops, and derivatives without.
+
+    Raises a `ValueError` if it has no loop to refill.
+    """
+    if not any(map(_is_loop, open_jaxpr(jaxpr)[0].eqns)):
+        raise value_error(
+            "refill",
+            "`fn` has no `while_loop` outside of other loops, branches and `vmap`.",
+            "Sweep `fn` itself, or refill the function that has the loop.",
+        )
 
     def plain(consts: list[Any], args: list[Any]) -> list[Any]:
         return as_function(jaxpr, consts)(*args)
@@ -142,7 +126,7 @@ def _evaluate_refilled(
         return interpret(jaxpr, args, _rule, consts=consts)
 
     refilled.defjvp(lambda primals, tangents: jax.jvp(plain, primals, tangents))
-    return refilled(consts, args)
+    return refilled(list(jaxpr.consts), args)
 
 
 def _is_loop(eqn: Equation) -> bool:

@@ -206,14 +206,10 @@ def coordinates_of(space: Space, named: NamedDims) -> Coordinates:
     The coordinates of dims of outputs come last.
     """
     geometry, (inner, _) = space.geometry, _coordinate_dims(space.geometry)
-    axes = {
-        name: (
-            (dim, *inner[name]),
-            as_text(storable(value)),
-            _attrs(geometry.axes, name),
-        )
-        for name, dim, value in _columns(geometry)
-    }
+    axes: Coordinates = {}
+    for name, dim, value in _columns(geometry):
+        values, attrs = as_text(storable(value)), _attrs(geometry.axes, name)
+        axes[name] = (dim, *inner[name]), values, attrs
     return axes | dim_variables(coords_of(named))
 
 

@@ -515,13 +515,9 @@ class SweepResult:
     def _provenance(self) -> dict[str, Any]:
         """The provenance, as texts and numbers."""
         moment = datetime.datetime.fromtimestamp(self.started, datetime.UTC)
-        made = {
-            "function": self.function,
-            "batch_size": self.batch_size,
-            "devices": self.num_devices,
-            "started": moment.isoformat(timespec="seconds"),
-            **dict(self.made),
-        }
+        made = {"function": self.function, "batch_size": self.batch_size}
+        made |= {"devices": self.num_devices}
+        made |= {"started": moment.isoformat(timespec="seconds"), **dict(self.made)}
         if not np.isnan(self.seconds):  # unknown for a store
             made["seconds"] = round(self.seconds, 6)
         if self.steps is not None:

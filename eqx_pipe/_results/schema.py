@@ -105,14 +105,8 @@ def _axis(axis: Axis, path: Any, space: Space) -> Any:
         # If values are pytrees, there is an axis for each leaf, all of one dim.
         full = ".".join([name, *([path_name(path)] if path else [])])
         dim = name if several and axis.dim is None else axis.dim
-        return {
-            "axis": full,
-            "dim": dim,
-            "is_log": axis.is_log,
-            "draws": axis.replicates,
-            "attrs": axis.attrs,
-            **_kind(leaf),
-        }
+        same = {"is_log": axis.is_log, "draws": axis.replicates, "attrs": axis.attrs}
+        return {"axis": full, "dim": dim, **same, **_kind(leaf)}
 
     return _written(structs, part)
 

@@ -14,10 +14,12 @@ from .failures import differs as differs
 from .failures import does_not_fit as does_not_fit
 from .failures import error_text as error_text
 from .failures import failed_point as failed_point
+from .failures import is_stopped as is_stopped
 from .failures import nothing as nothing
 from .failures import noting as noting
 from .failures import quiet as quiet
 from .failures import search as search
+from .failures import stoppable as stoppable
 from .interrupt import CTRL_C as CTRL_C
 from .interrupt import ENDING as ENDING
 from .interrupt import Interrupt as Interrupt

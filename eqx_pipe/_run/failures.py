@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._errors import SweepError, message
+from .._kernel import STOPPED, watched
 
 
 @contextlib.contextmanager
@@ -154,6 +155,30 @@ class TooLarge(Exception):
 
 class Stopped(SweepError):
     """The error for a call whose kernels a signal stopped."""
+
+    def __init__(self, function: str) -> None:
+        wrong = "a signal stopped its kernels."
+        super().__init__(message(function, wrong, "Call it again."))
+
+
+def is_stopped(error: Exception) -> bool:
+    """Return whether an error was raised because a signal stopped a kernel."""
+    # Some ways raise errors of kernels as a `ValueError`.
+    return isinstance(error, Stopped) or STOPPED in str(error)
+
+
+@contextlib.contextmanager
+def stoppable(function: str, has_kernels: bool) -> Iterator[None]:
+    """Run kernels, and raise a `Stopped` if a signal stops them, or has before."""
+    with watched() as this_call:
+        if has_kernels and this_call.stopped:
+            raise Stopped(function)
+        try:
+            yield
+        except Exception as error:
+            if is_stopped(error):
+                raise Stopped(function) from error
+            raise
 
 
 @contextlib.contextmanager

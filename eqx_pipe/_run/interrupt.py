@@ -1,4 +1,9 @@
-"""Ctrl-C and the signals that end a process: the first one stops after a step."""
+"""Ctrl-C and the signals that end a process: the first one stops after a step.
+
+What is kept then: of a sweep, `_sweep/sweep.py` (`carry`) and, in a store, its points
+in flight (`_sweep/flight_files.py`); of a training, `_train/train.py`. Kernels, which
+run no Python, are stopped in `_kernel/interrupts.py`.
+"""
 
 import contextlib
 import signal
@@ -19,14 +24,17 @@ class Interrupt:
     """A context in which the first signal only sets `asked`; the second acts as usual.
 
     A handler installed by the program is not replaced. Python calls handlers in the
-    main thread, so in other threads no signal is handled. Kernels stop in the middle of
-    a call, unless it must be `whole`.
+    main thread, so in other threads no signal is handled. Kernels stop in the middle.
+    The context may be a part of the call of a `name` (see `share`).
     """
 
     def __init__(
-        self, signals: Iterable[signal.Signals], loud: bool = True, whole: bool = False
+        self,
+        signals: Iterable[signal.Signals],
+        loud: bool = True,
+        name: str = "",
     ) -> None:
-        self._signals, self._loud, self._whole = signals, loud, whole
+        self._signals, self._loud, self._name = signals, loud, name
         self._kernels = contextlib.ExitStack()
         self._usual: dict[signal.Signals, Any] = {}
         self._came: signal.Signals | None = None
@@ -37,14 +45,15 @@ class Interrupt:
         return self._came is not None
 
     def __enter__(self) -> "Interrupt":
+        stops = None
         if threading.current_thread() is threading.main_thread():
             for number in set(self._signals):
                 is_ctrl_c = number == signal.SIGINT
                 usual = signal.default_int_handler if is_ctrl_c else signal.SIG_DFL
                 if signal.getsignal(number) is usual:
                     self._usual[number] = signal.signal(number, self._note)
-            stops = () if self._whole else self._usual
-            self._kernels.enter_context(stopping_at(stops))
+            stops = self._usual
+        self._kernels.enter_context(stopping_at(stops, self._name))
         return self
 
     def __exit__(self, *_: object) -> None:

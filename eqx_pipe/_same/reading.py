@@ -232,7 +232,7 @@ def _reads(x: Any, found: list[Any]) -> bool:
 def _held(x: Any) -> list[Any]:
     attributes = _attributes(x)
     held = [type(x), *attributes, *attributes.values()]
-    if isinstance(x, list | dict):  # a tuple does not change
+    if isinstance(x, list | tuple | dict):
         held += x
     return held + [*x.values()] if isinstance(x, dict) else held
 

@@ -332,19 +332,13 @@ def _population(reading: Reading, metric: str, order: np.ndarray) -> dict[str, A
     for column in parents.T[:0:-1]:
         line.insert(0, column[line[0]])
     column = np.searchsorted(shown.steps, ends[picked], "right") - 1
-    return {
-        "steps": ends[picked],
-        "lanes": lanes,
-        "founders": len(np.unique(founder)),
-        "metric": np.asarray(shown.leaf)[lanes][:, np.maximum(column, 0)],
-        "params": {
-            name: {
-                "values": values[lanes][:, picked],
-                "best": values[line, np.arange(len(ends))][picked],
-            }
-            for name, values in reading.changed.items()
-        },
+    at, metrics = np.arange(len(ends)), np.asarray(shown.leaf)
+    params = {
+        name: {"values": values[lanes][:, picked], "best": values[line, at][picked]}
+        for name, values in reading.changed.items()
     }
+    page = {"steps": ends[picked], "lanes": lanes, "founders": len(np.unique(founder))}
+    return page | {"metric": metrics[lanes][:, np.maximum(column, 0)], "params": params}
 
 
 def _failures(reading: Reading) -> list[dict[str, Any]]:

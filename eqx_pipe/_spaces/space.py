@@ -7,9 +7,10 @@ The geometry of a space is derived from the pytree once for each use and passed 
 plain dataclass, since reading the attributes of a module is slow.
 
 The digits of a point are its position on each dim of the whole grid, its index as a
-number in mixed radix. Indices may be larger than any integer of the device. On the host
-they are Python integers; on the device a point is given by the digits of a start, which
-the host computes, and a small offset that is added to them with carries.
+number in mixed radix, of which the last dim varies fastest. Indices may be larger than
+any integer of the device. On the host they are Python integers; on the device a point
+is given by the digits of a start, which the host computes, and a small offset that is
+added to them with carries.
 
 Keys are derived from digits and not from the flat index, which changes for nearly every
 point when an inner dim grows or when a part of the space is swept by itself.

@@ -27,11 +27,6 @@ from .format import checksum as checksum
 from .format import coordinate_digest as coordinate_digest
 from .format import raw_of as raw_of
 from .format import well_formed as well_formed
-from .grow import Growth as Growth
-from .grow import Origin as Origin
-from .grow import grow_store as grow_store
-from .grow import in_place as in_place
-from .grow import statuses_of as statuses_of
 from .lazy import Marks as Marks
 from .lazy import StoredArray as StoredArray
 from .objects import Files as Files
@@ -53,6 +48,11 @@ from .partition import merged as merged
 from .partition import picked_gaps as picked_gaps
 from .partition import points_in as points_in
 from .partition import ranges_of as ranges_of
+from .relayout import Growth as Growth
+from .relayout import Origin as Origin
+from .relayout import grow_store as grow_store
+from .relayout import in_place as in_place
+from .relayout import statuses_of as statuses_of
 from .store import Account as Account
 from .store import Store as Store
 from .store import open_store as open_store

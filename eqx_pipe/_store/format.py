@@ -98,14 +98,10 @@ def files_of(
     for name, (dims, values, attrs) in layout.coordinates.items():
         values = values.astype(object) if values.dtype.kind == "U" else values
         side, raw = sides.get(name, 0), raw_of(values)
-        nodes[name] = _coordinate_node(values.shape, values.dtype, dims, side, attrs)
-        coordinates[name] = {
-            "dims": list(dims),
-            "dtype": nodes[name]["data_type"],
-            "shape": nodes[name]["shape"],
-            "bytes": len(raw),
-            "digest": coordinate_digest(name, raw),
-        }
+        node = _coordinate_node(values.shape, values.dtype, dims, side, attrs)
+        entry = {"dims": list(dims), "dtype": node["data_type"], "shape": node["shape"]}
+        entry |= {"bytes": len(raw), "digest": coordinate_digest(name, raw)}
+        nodes[name], coordinates[name] = node, entry
         if values.size:
             files[coordinate_key(name, values.ndim, side)] = compress(raw)
     for name, node in nodes.items():
@@ -128,20 +124,13 @@ def files_of(
     }
     items = layout.coordinates.items()
     marked = [name for name, (dims, *_) in items if [*dims] != [name]]
-    root = {
-        "zarr_format": 3,
-        "node_type": "group",
-        "attributes": {
-            **layout.attributes,
-            "coordinates": " ".join([layout.status, *marked]),
-        },
-        "consolidated_metadata": {
-            "kind": "inline",
-            "must_understand": False,
-            "metadata": nodes,
-        },
+    attributes = {
+        **layout.attributes,
+        "coordinates": " ".join([layout.status, *marked]),
     }
-    return files, root, record
+    metadata = {"kind": "inline", "must_understand": False, "metadata": nodes}
+    root = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+    return files, root | {"consolidated_metadata": metadata}, record
 
 
 def status_of(layout: StoreLayout) -> Variable:
@@ -152,15 +141,10 @@ def status_of(layout: StoreLayout) -> Variable:
 def _array_node(layout: StoreLayout, variable: Variable, side: int) -> dict[str, Any]:
     """Return Zarr's metadata of the status, or of an array of values."""
     codecs = STATUS_CODECS if variable.name == layout.status else VALUE_CODECS
-    return _node(
-        (*layout.chunks.lengths, *variable.inner),
-        (*layout.chunks.shape, *variable.inner),
-        variable.dtype,
-        (*layout.dims, *variable.inner_dims),
-        codecs,
-        side,
-        {},
-    )
+    both = layout.chunks.lengths, layout.chunks.shape
+    shape, chunk = ((*lengths, *variable.inner) for lengths in both)
+    dims = *layout.dims, *variable.inner_dims
+    return _node(shape, chunk, variable.dtype, dims, codecs, side, {})
 
 
 def _coordinate_node(

@@ -2,7 +2,7 @@
 
 A store grows if the space contains its points, which are recognised by their
 coordinates, dim by dim. They must be bitwise identical: numbers as xarray shows them,
-Python values by the digests in the record. `grow.py` of stores moves the files.
+Python values by the digests in the record. `_store/relayout.py` moves the files.
 """
 
 import base64
@@ -58,11 +58,11 @@ def growth_in(
     """
     was = store.record
     if "saved" in was:
-        raise structure_error(
-            "sweep",
-            f"`{store.path}` was written by `SweepResult.save`, as a finished result.",
-            "Give another path: a sweep resumes only stores that `store=` created.",
+        wrong = (
+            f"`{store.path}` was written by `SweepResult.save`, as a finished result."
         )
+        cure = "Give another path: a sweep resumes only stores that `store=` created."
+        raise structure_error("sweep", wrong, cure)
     why = _moved(store, now, plan.request.space, coordinates)
     if "search" not in {*was, *now} and (was["space"] != now["space"] or why):
         same = was["key"] == now["key"]

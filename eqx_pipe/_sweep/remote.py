@@ -26,13 +26,14 @@ from jaxtyping import Int64
 from .._cache import LRUCache
 from .._errors import SweepError, optional, sweep_error, type_error
 from .._jaxprs import array_text, digest
+from .._kernel import share
 from .._progress import tell
 from .._reduce import as_reducers
 from .._results import versions
 from .._run import CTRL_C, Interrupt, Pace, Stopped, Watch, no_mesh
 from .._store import disk_errors
 from .._types import PyTree
-from .flights import Flights
+from .flight_files import Flights
 from .identity import kernels_text
 from .plan import Plan, Todo, known_workers, work_of
 from .target import Target
@@ -93,6 +94,8 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
                     # Keep the other finished chunks before raising.
                     trouble = trouble or error
                 calls.land(call, answer)
+                if calls.are_stopped:
+                    trouble = trouble or Stopped("sweep")
                 computed = [] if answer is None else answer.computed or []
                 for (number, rows), outcome in zip(call.chunks, computed, strict=False):
                     if isinstance(outcome, Exception):
@@ -126,9 +129,6 @@ class _Answer(NamedTuple):
     computed: list[_Computed] | None
 
 
-_Rows: TypeAlias = Int64[np.ndarray, " some"] | None
-
-
 @dataclasses.dataclass(eq=False)
 class _Call:
     """A call of `compute_in_worker`, its future, and how often its chunks were tried.
@@ -136,7 +136,7 @@ class _Call:
     The chunks have their numbers, and the rows that they lack, or `None` for all.
     """
 
-    chunks: list[tuple[int, _Rows]]
+    chunks: list[tuple[int, Int64[np.ndarray, " some"] | None]]
     tries: int = 0
     carries: bool = False
     """True if the call carries the function."""
@@ -186,7 +186,20 @@ class _Calls:
         self._timeout = plan.request.timeout or math.inf
         self._heard = time.monotonic()
         self._stopped: float | None = None  # the time of a signal
-        self._has_kernels = False
+        self._has_kernels = any(each.has_kernels for each in plan.points.traced)
+        self._ends_kernels = self._has_kernels
+        self._rename()
+
+    def _rename(self) -> None:
+        """Let calls that are submitted from now on run in workers that were stopped."""
+        self._part_of = uuid.uuid4().hex
+        self._this_call = share(self._part_of)
+
+    @property
+    def are_stopped(self) -> bool:
+        """True if a signal stopped kernels, and not the sweep: it is in a thread."""
+        stopped = self._has_kernels and self._this_call.stopped
+        return stopped and not self._stopping()
 
     def take(self) -> list[_Call]:
         """Return the next call, or an array of jobs; none if enough are in flight."""
@@ -213,7 +226,8 @@ class _Calls:
             call.tries += 1
             asked = [self._plan.asked(*chunk) for chunk in call.chunks]
             packed = self._packed if call.carries else None
-            arguments.append((self._name, packed, asked, self._target))
+            each = self._name, packed, asked, self._target, self._part_of
+            arguments.append(each)
         compute, columns = compute_in_worker, zip(*arguments, strict=True)
         try:
             if len(calls) == 1:
@@ -260,15 +274,14 @@ class _Calls:
 
     def are_lost(self) -> bool:
         """Cancel calls after a signal; return whether others arrive no more."""
-        now, traced = time.monotonic(), self._plan.points.traced
+        now = time.monotonic()
         if self._stopped is None:
             self._stopped = now
             self.flying = [call for call in self.flying if not call.cancelled()]
-            self._has_kernels = any(each.has_kernels for each in traced)
-        elif self._has_kernels and now > self._stopped + _SIGNAL_SECONDS:
+        elif self._ends_kernels and now > self._stopped + _SIGNAL_SECONDS:
             # A signal may not reach the processes of a pool.
             end_workers(self._executor, signal.SIGINT)
-            self._has_kernels = False
+            self._ends_kernels = False
         elif now > self._stopped + _GRACE:
             lost = sum(len(call.chunks) for call in self.flying)
             tell(
@@ -326,6 +339,7 @@ class _Calls:
         else:
             if left := call.chunks[len(answer.computed) :]:  # it was interrupted
                 self.waiting.appendleft(_Call(left, call.tries - 1))
+                self._rename()
             self._able.add(answer.worker)
             least, most = _CALL_SECONDS
             wanted = min(max(least, _WORKER_SECONDS * self._num_workers), most)
@@ -436,11 +450,13 @@ def compute_in_worker(
     packed: bytes | None,
     asked: Sequence[Asked],
     target: Target | None = None,
+    part_of: str = "",
 ) -> _Answer:
     """Compute the rows of chunks in a worker.
 
     `name` identifies the packed sweep. Without `packed`, a worker that does not know
-    the name computes nothing. A worker that sees the store writes the chunks there.
+    the name computes nothing. A worker that sees the store writes the chunks there. If
+    a signal stopped kernels of the call named `part_of`, no others begin here.
     """
     # A fork has the same `_PROCESS`.
     worker = f"{_PROCESS}.{os.getpid()}", threading.get_ident()
@@ -452,7 +468,7 @@ def compute_in_worker(
     begun, computed = time.monotonic(), list[_Computed]()
     target = target if target is not None and target.is_open() else None
     # Ctrl-C also reaches the processes of a pool, which finish the chunk.
-    with Interrupt(CTRL_C, loud=False) as interrupt:
+    with Interrupt(CTRL_C, loud=False, name=part_of) as interrupt:
         for each in asked:
             if interrupt.asked:
                 break
@@ -574,11 +590,8 @@ def _prepared(task: _Task) -> Work:
     points = dataclasses.replace(points, **task.fields)
     (here, own), (there, theirs) = _program(points), task.program
     if here != there:
-        raise sweep_error(
-            "sweep",
-            "a worker traces another program from `fn`.",
-            "Give the workers the same versions of the modules that `fn` uses.",
-        )
+        cure = "Give the workers the same versions of the modules that `fn` uses."
+        raise sweep_error("sweep", "a worker traces another program from `fn`.", cure)
     if own != theirs:
         raise sweep_error(
             "sweep",

@@ -58,7 +58,7 @@ from .._store import (
 )
 from .._tree import key_kind, leaves_with_names
 from .._types import PyTree
-from .flights import Flights, in_flight
+from .flight_files import Flights, in_flight
 from .growth import (
     GrownPlan,
     growth_in,

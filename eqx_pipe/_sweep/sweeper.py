@@ -71,9 +71,9 @@ class Sweeper:
                 return plain_sweep(request, started)
             if store is not None:
                 request = dataclasses.replace(request, store=store)
-            plan = self._planned(request)
-            # Reading a space that is given once would not pay.
+            # Reading a space that is given once would not pay. Tracing may change it.
             is_same = still_same((space, key)) if before == now else None
+            plan = self._planned(request)
             self._last = now, plan, is_same, (space, key)  # their addresses are in use
             return complete(plan, started)
 

@@ -27,6 +27,7 @@ from .._jaxprs import (
     live_bytes,
     trace,
 )
+from .._kernel import has_kernels
 from .._keys import fold, key_argument, keyword_rule
 from .._run import (
     TooLarge,
@@ -37,6 +38,7 @@ from .._run import (
     explain,
     noting,
     quiet,
+    stoppable,
 )
 from .._same import record_of
 from .._spaces import Space
@@ -93,11 +95,21 @@ FUNCTIONS = "init", "step", "evaluate"
 """The functions of a `Training`."""
 
 _UNIT = 64
-"""The steps that an accelerator runs by itself: a loop of known length.
+"""The most steps that an accelerator runs by itself: a loop of known length.
 
 A GPU asks the host after each step of a loop whose length is data. A CPU does not, and
 would only compile the step twice.
 """
+
+
+def _unit_of(between: int) -> int:
+    """Return a number of steps that divides those between two stops, if it can.
+
+    From all of them a few are left otherwise, and a GPU asks the host after each.
+    """
+    whole = max(k for k in range(1, _UNIT + 1) if between % k == 0)
+    return whole if 8 * whole > _UNIT else _UNIT
+
 
 _BATCH = 256
 """The maximum number of trainings of a device in a turn, unless it is given.
@@ -147,6 +159,7 @@ class _Program(NamedTuple):
     fingerprint: Fingerprint
     call: Any
     consts: list[Any]
+    has_kernels: bool
 
 
 class _Lane(NamedTuple):
@@ -190,8 +203,13 @@ class Lanes:
         columns: Columns,
         each: int,
         most: int,
+        between: int = _UNIT,
     ):
-        """Trace the program, which makes at most `most` records of `each` steps."""
+        """Trace the program, which makes at most `most` records of `each` steps.
+
+        The steps of a call are a multiple of `between`, as far as the buffer allows.
+        """
+        self._unit = np.int32(_unit_of(between))
         self.rows, self._each, self._key = rows, each, key
         self._training, self._space = training, request.space
         self._devices, self._mesh = len(request.devices), flat_mesh(request.devices)
@@ -308,14 +326,15 @@ class Lanes:
         state = lane.arrays, _zeros(self.metrics, self._records)
 
         def unit(k: Any, state: Any) -> Any:
-            first = start + k * np.int32(_UNIT)
-            return jax.lax.fori_loop(0, _UNIT, lambda j, s: one(first + j, s), state)
+            first = start + k * self._unit
+            step = lambda j, s: one(first + j, s)  # noqa: E731
+            return jax.lax.fori_loop(0, int(self._unit), step, state)
 
         rest = start
         if self._mesh.devices.flat[0].platform != "cpu":
-            units = jax.lax.div(stop - start, np.int32(_UNIT))
+            units = jax.lax.div(stop - start, self._unit)
             state = jax.lax.fori_loop(0, units, unit, state)
-            rest = start + units * np.int32(_UNIT)
+            rest = start + units * self._unit
         arrays, kept = jax.lax.fori_loop(rest, stop, one, state)
 
         def evaluate() -> dict[str, Any]:
@@ -351,7 +370,7 @@ class Lanes:
         consts = fingerprint.constants
         if is_there(self._mesh.devices.flat[0]):
             consts = [jax.device_put(x, same) for x in consts]
-        return _Program(jaxpr, fingerprint, call, consts)
+        return _Program(jaxpr, fingerprint, call, consts, has_kernels(jaxpr))
 
     def compiled(self, lanes: int | None = None) -> Any:
         """Return the program of steps, for some lanes of a device."""
@@ -412,7 +431,8 @@ class Lanes:
                 key = "train", lanes, self._mesh
                 call = compiled([program.fingerprint], key, lower)
             try:
-                with self._fitting(lanes // self._devices), quiet():
+                fitting = self._fitting(lanes // self._devices)
+                with stoppable("train", program.has_kernels), fitting, quiet():
                     out = jax.block_until_ready(call(*args))
                     check_finite(out)
             except SweepError:

@@ -194,12 +194,9 @@ class State:
 
         Stops the trainings that failed, or raises, and then nothing has changed.
         """
-        runs = [
-            lanes.run(
-                getattr(lanes, function), active, placed, self.columns, carries, plan
-            )
-            for lanes, carries in zip(self.groups, self.carries, strict=True)
-        ]
+        runs, fixed = [], (active, placed, self.columns)
+        for lanes, carries in zip(self.groups, self.carries, strict=True):
+            runs.append(lanes.run(getattr(lanes, function), *fixed, carries, plan))
         failed = {i: text for *_, texts in runs for i, text in texts.items()}
         if failed and not self.request.isolated:
             at = f" in step {self.step + 1}" if function == "step" else ""

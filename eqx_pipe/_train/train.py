@@ -16,7 +16,7 @@ from .._errors import StructureError, describe_value, log_once, type_error, valu
 from .._keys import fold
 from .._progress import Progress
 from .._results import OutputCoords
-from .._run import CTRL_C, ENDING, Interrupt, Pace, Watch, no_mesh
+from .._run import CTRL_C, ENDING, Interrupt, Pace, Watch, is_stopped, no_mesh
 from .._spaces import SpaceLike
 from .._store import StoreLike
 from .._sweep import Resume, as_texts, cases_of, check_agree, rows_of
@@ -157,9 +157,10 @@ def train(
     warn_if_cores_idle(request.devices, mesh)
     with no_mesh("train"):
         columns, cases = columns_of(request.space), cases_of(request.space.geometry)
-        most = int(np.diff(ends, prepend=start).max()) // each
+        pieces = np.diff(ends, prepend=start)
+        most, between = int(pieces.max()) // each, int(np.gcd.reduce(pieces))
         groups = [
-            Lanes(training, request, key, rows, columns, each, most)
+            Lanes(training, request, key, rows, columns, each, most, between)
             for rows in rows_of(request.space.geometry, cases)
         ]
         metrics = [(lanes.metrics, lanes.evaluations) for lanes in groups]
@@ -261,13 +262,17 @@ class _Run:
                 state.retry()
                 self._begin(state.active & (state.trained == 0))
             signals = ENDING if stored else CTRL_C
-            interrupt = stack.enter_context(Interrupt(signals, whole=True))
+            interrupt = stack.enter_context(Interrupt(signals))
             bar = Progress(state.request.progress, steps, state.step, "train", "steps")
             bar = stack.enter_context(bar)
             watch = Watch(bar, lambda: interrupt.asked, hands_over=stored is not None)
             try:
                 try:
                     self._loop(watch)
+                except Exception as error:
+                    # Of this loop, or of a callback, which is called again.
+                    if not (interrupt.asked and is_stopped(error)):
+                        raise
                 finally:
                     self._save()
                 interrupt.end()

@@ -236,13 +236,8 @@ class _Call:
 
     def vmapped(self, lane: Lane) -> Outputs:
         """Return the outputs of all lanes at once."""
-        every: Any = jax.vmap(
-            lane,
-            in_axes=tuple(self.axes),
-            out_axes=(0, None),
-            axis_name=self.of.axis_name,
-            axis_size=self.size,
-        )
+        axis: Any = {"axis_name": self.of.axis_name, "axis_size": self.size}
+        every: Any = jax.vmap(lane, tuple(self.axes), (0, None), **axis)
         stacked, same = every(*self.mapped)
         pairs = zip(stacked, self.totals, strict=False)
         sums = [summed(y.astype(_wide(dtype)), None) for y, dtype in pairs]

@@ -1,6 +1,6 @@
 """Signals stop a kernel in the middle of its loops, and nothing else.
 
-The kernels here would take a minute.
+The kernels here take some seconds, so that one that does not stop fails its test.
 """
 
 import os
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +27,8 @@ pytestmark = pytest.mark.skipif(
 
 
 def slow(x):
-    """Take 10 steps below 1, and billions above."""
-    steps = jnp.where(x < 1, 10, 2_000_000_000)
+    """Take 10 steps below 1, and some seconds above."""
+    steps = jnp.where(x < 1, 10, 150_000_000)
     return lax.fori_loop(0, steps, lambda _, y: 0.5 * y + jnp.sin(y), x)
 
 
@@ -38,6 +39,27 @@ def later(number=signal.SIGINT, seconds=0.3):
     return timer
 
 
+ERRORS = ValueError, jax.errors.JaxRuntimeError
+
+
+def is_stopped(call, *args):
+    """Return whether a signal that comes stops the kernel of a call."""
+    outputs = []
+    with pytest.raises(KeyboardInterrupt) as raised:
+        try:
+            outputs.append(call(*args))
+            jax.block_until_ready(outputs)
+        except ERRORS:
+            time.sleep(5)  # here Python handles the signal, if not before
+            raise
+    error = raised.value.__context__
+    if not isinstance(error, ERRORS):  # JAX handled the signal while it waited
+        with pytest.raises(ERRORS) as found:
+            jax.block_until_ready(outputs)
+        error = found.value
+    return "a signal stopped" in str(error)
+
+
 X = jnp.linspace(0, 0.9, 40)
 
 
@@ -46,13 +68,40 @@ def test_ctrl_c_stops_a_call_and_not_the_next_one():
     want = np.asarray(run(X))
     for _ in range(2):
         timer = later()
-        with pytest.raises(KeyboardInterrupt):
-            try:
-                jax.block_until_ready(run(X + 2))
-            except (ValueError, jax.errors.JaxRuntimeError):
-                time.sleep(5)  # here Python handles the signal
+        assert is_stopped(run, X + 2)
         timer.join()
         np.testing.assert_array_equal(jax.vmap(ep.kernel(slow))(X), want)
+
+
+def late(x, a):
+    """Multiply matrices for some tenths of a second before the kernel begins."""
+    a = lax.fori_loop(0, 6, lambda _, a: jnp.tanh(a @ a), a)
+    return jax.vmap(ep.kernel(slow))(x + 0 * a[0, 0])
+
+
+def program_of_its_own(fn):
+    """Return a program that is traced, since compiled calls tell nobody they begin."""
+    return jax.jit(lambda *args: fn(*args))
+
+
+def test_kernels_that_begin_long_after_the_signal_stop():
+    run, a = program_of_its_own(late), jnp.ones((900, 900))
+    jax.block_until_ready(run(X, a))
+    timer = later(seconds=0.1)
+    assert is_stopped(run, X + 2, a)
+    timer.join()
+
+
+def test_queued_calls_stop():
+    run, a = program_of_its_own(late), jnp.ones((900, 900))
+    jax.block_until_ready(run(X, a))
+    outputs = [run(X + 2, a) for _ in range(3)]
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5)
+    for out in outputs:
+        with pytest.raises(ERRORS, match="a signal"):
+            out.block_until_ready()
 
 
 def test_a_sweep_keeps_what_was_finished():
@@ -72,16 +121,67 @@ def test_a_sweep_keeps_what_was_finished():
     np.testing.assert_array_equal(again.values[done[:1000]], result.values[done])
 
 
-def test_threads_of_an_executor_stop():
-    from concurrent.futures import ThreadPoolExecutor
+def test_a_training_keeps_the_steps_before(tmp_path):
+    pytest.importorskip("zarr")
+    asked = tmp_path / "asked"
 
+    def steps_of(n):
+        """Send a signal in the fifth step, once."""
+        late = np.max(n) == 4 and not asked.exists()
+        if late:
+            asked.touch()
+            os.kill(os.getpid(), signal.SIGINT)
+        return np.full_like(n, 150_000_000 if late else 10)
+
+    def step(p, carry):
+        n, x = carry
+        steps = jax.pure_callback(steps_of, n, n, vmap_method="expand_dims")
+        loop = lambda n, x: lax.fori_loop(0, n, lambda _, y: jnp.sin(y) + x, x)  # noqa: E731
+        return (n + 1, ep.kernel(loop)(steps, x)), None
+
+    training = ep.Training(lambda p: (jnp.int32(0), p["x"]), step)
+    args = training, {"x": ep.Values(X[:9])}, 8
+    with pytest.raises(KeyboardInterrupt) as error:
+        ep.train(*args, every=2, store=tmp_path / "runs")
+    stopped = error.value.result
+    assert 1 <= stopped.step <= 4 and not stopped.errors
+    resumed = ep.train(*args, every=2, store=tmp_path / "runs")
+    whole = ep.train(*args, every=2)
+    for i in (0, 8):
+        assert resumed.carry(i) == whole.carry(i)
+
+
+class Executor:
+    """Threads, which take parts of a sweep when it is over; one is late."""
+
+    def __init__(self, threads):
+        self.pool, self.pause = ThreadPoolExecutor(threads), 0.0
+
+    def submit(self, fn, *args):
+        future = self.pool.submit(self.run, fn, *args)
+        future.cancel = lambda: False
+        return future
+
+    def run(self, fn, *args):
+        answer = fn(*args)
+        pause, self.pause = self.pause, 0.0
+        time.sleep(pause)
+        return answer
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_threads_of_an_executor_begin_no_kernel_after_a_signal(threads):
     pytest.importorskip("cloudpickle")
-    with ThreadPoolExecutor(2) as pool:
-        timer = later(seconds=1.0)
-        with pytest.raises(KeyboardInterrupt):
-            ep.sweep(ep.kernel(slow), ep.Values(X + 2), executor=pool)
-        timer.join()
-        got = ep.sweep(ep.kernel(slow), ep.Values(X), executor=pool)
+    x, options = jnp.tile(X, 2 * threads), {"batch_size": 5}
+    executor = Executor(threads)
+    ep.sweep(ep.kernel(slow), ep.Values(x), executor=executor, **options)
+    executor.pause = 0.5
+    timer = later(seconds=1.0)
+    with pytest.raises(KeyboardInterrupt) as error:
+        ep.sweep(ep.kernel(slow), ep.Values(x + 2), executor=executor, **options)
+    timer.join()
+    assert not np.asarray(error.value.result.ok).any()
+    got = ep.sweep(ep.kernel(slow), ep.Values(X), executor=executor)
     np.testing.assert_allclose(got.values, jax.vmap(slow)(X), rtol=1e-5)
 
 
@@ -129,7 +229,7 @@ import eqx_pipe as ep
 
 def slow(point):
     step = lambda _, y: 0.5 * y + jnp.sin(y)
-    return jax.lax.fori_loop(0, jnp.int32(2_000_000_000), step, point["x"])
+    return jax.lax.fori_loop(0, jnp.int32(600_000_000), step, point["x"])
 
 if __name__ == "__main__":
     way, path = sys.argv[1:]
@@ -181,11 +281,14 @@ def test_a_process_ends(tmp_path, way, name):
     command = [sys.executable, str(script), way, str(path)]
     child = subprocess.Popen(command, **pipes)
     assert child.stdout.readline() == "begun\n"
-    try:  # imports and compilation take some seconds; a kernel takes a minute
+    try:  # imports and compilation take some seconds; a kernel takes half a minute
         child.wait(25 if way == "processes" else 10)
     except subprocess.TimeoutExpired:
         child.send_signal(getattr(signal, name))
-    _, err = child.communicate(timeout=15)
+    try:
+        _, err = child.communicate(timeout=15)
+    finally:
+        child.kill()
     if name == "SIGTERM":
         assert child.returncode == 128 + signal.SIGTERM
     else:  # asyncio has a handler of its own

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -64,6 +65,32 @@ def test_a_sweep_with_other_arrays_compiles_nothing():
     with ept.assert_compiles(0):
         run = ep.sweeper(fn(jnp.float32(2)), space)
         run(space)
+
+
+def test_outside_of_jit_a_second_call_compiles_nothing(monkeypatch):
+    def total(weights):
+        def fn(x, key):
+            draw = jax.random.uniform(key) * RATE
+            y = eqx.error_if(scaled(weights)(x), x > 2, "more than 2")
+            return jnp.stack([y, 2 * y])[positions].sum() + draw
+
+        return jax.vmap(ep.kernel(fn))
+
+    positions, keys = np.array([0, 1]), jax.random.split(jax.random.key(0), 40)
+    draws = jax.vmap(jax.random.uniform)(keys)
+    total(jnp.float32(1))(X, keys)
+    with ept.assert_compiles(0):
+        found = [total(jnp.float32(k))(X, keys) for k in range(2, 5)]
+    for k, got in enumerate(found, 2):
+        np.testing.assert_allclose(got, 3 * k**3 * X + 2 * draws, rtol=1e-5)
+    positions[1] = 0
+    got = total(jnp.float32(2))(X, keys)
+    np.testing.assert_allclose(got, 16 * X + 2 * draws, rtol=1e-5)
+    monkeypatch.setitem(globals(), "RATE", 5.0)
+    got = total(jnp.float32(2))(X, keys)
+    np.testing.assert_allclose(got, 16 * X + 5 * draws, rtol=1e-5)
+    with pytest.raises(Exception, match="more than 2"):
+        jax.block_until_ready(total(jnp.float32(2))(X + 2, keys))
 
 
 def test_globals_dicts_and_arrays_in_place_are_never_stale(monkeypatch):

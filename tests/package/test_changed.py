@@ -15,7 +15,7 @@ NEAREST = {
     "eqx_pipe/_train/schedulers.py": ["train", "search"],
     "eqx_pipe/_data/source.py": ["data"],
     "eqx_pipe/_store/disk.py": ["store", "search", "sweep", "train"],
-    "eqx_pipe/_sweep/flights.py": ["store"],
+    "eqx_pipe/_sweep/flight_files.py": ["store"],
     "eqx_pipe/testing/_laws/law.py": ["testing"],
 }
 

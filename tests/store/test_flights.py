@@ -305,7 +305,7 @@ def test_a_flight_that_cannot_go_on_begins_again_and_is_kept(
     path = tmp_path / "runs.zarr"
     steps, file, _ = left_at(monkeypatch, path)
     whole, data = swept(train, mesh=one_device()), file.read_bytes()
-    elsewhere = "eqx_pipe._sweep.flights._processor"
+    elsewhere = "eqx_pipe._sweep.flight_files._processor"
     with monkeypatch.context() as other:
         other.setattr(elsewhere, lambda: "another processor")
         steps.press_at = steps.calls + 2

@@ -19,7 +19,7 @@ FOLDERS = {
     "_stage": "compose",
     "_conditionals": "compose",
     "_refill": "compose",
-    "_sweep.flights": "store",
+    "_sweep.flight_files": "store",
     "_cli": "store",
     "_captured": "sweep",
     "_progress": "sweep",

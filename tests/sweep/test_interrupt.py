@@ -149,33 +149,42 @@ def fails_at_some(x):
     return jax.pure_callback(_press_once, y, y, vmap_method="sequential")
 
 
-@pytest.mark.parametrize("over", [None, "x"])
-def test_a_reduction_in_a_store_stops_within_a_chunk(over, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("over", "axis"),
+    [
+        (None, ep.Values([1.0])),
+        ("x", ep.Values([1.0])),
+        # A block has points of both cases, of which the second is left.
+        (None, ep.Static([1.0, 2.0])),
+    ],
+)
+def test_a_reduction_in_a_store_stops_within_a_chunk(over, axis, tmp_path, monkeypatch):
     pytest.importorskip("zarr")
     # A chunk of all blocks, which are computed one after the other.
     monkeypatch.setattr("eqx_pipe._store.partition._AT_LEAST", 1)
     monkeypatch.setattr("eqx_pipe._sweep.work.blocks.Blocks.at_once", 1)
     monkeypatch.setattr("eqx_pipe._sweep.work.cells.Cells.at_once", 1)
-    space = {"x": ep.Linspace(0, 7, 8), "y": ep.Linspace(0, 56, 8)}
+    space = {"x": ep.Linspace(0, 7, 8), "y": ep.Linspace(0, 56, 8), "n": axis}
     reduce = {"max": ep.reduce.Max(over=over), "sum": ep.reduce.Sum(over=over)}
     asked = {"reduce": reduce, "batch_size": 8, "mesh": one_device()}
 
     asked = {**asked, "on_error": "mark"}
 
     def fn(p):
-        return fails_at_some(p["x"] + p["y"])
+        return fails_at_some(p["x"] + p["y"]) * p["n"]
 
     expected, path = ep.sweep(fn, space, **asked), tmp_path / "runs.zarr"
     PRESSES.append(1)
     with pytest.raises(KeyboardInterrupt) as caught:
         ep.sweep(fn, space, store=path, **asked)
-    result = caught.value.result
-    done = int((result.status > 0).sum()) * (64 // len(result))
-    assert 0 < done < 64
-    assert f"{done} of 64 points are finished" in caught.value.__notes__[-1]
-    assert ep.plan(fn, space, store=path, **asked).left == 64 - done
+    result, size = caught.value.result, 64 * len(axis)
+    done = int((result.status > 0).sum()) * (size // len(result))
+    assert 0 < done < size
+    assert f"{done} of {size} points are finished" in caught.value.__notes__[-1]
+    assert ep.plan(fn, space, store=path, **asked).left == size - done
     if over is None:
-        values = np.add.outer(np.arange(8.0), np.arange(0.0, 64.0, 8.0)).ravel()
+        values = np.add.outer(np.arange(8.0), np.arange(0.0, 64.0, 8.0))
+        values = np.multiply.outer(values, [1.0, 2.0][: len(axis)]).ravel()
         assert result.values["sum"] == values[result.status == 1].sum()
     again = ep.sweep(fn, space, store=path, **asked)
     for name, leaf in expected.values.items():

@@ -85,6 +85,21 @@ def a_docstring_by_a_function_of_inspect():
 
 
 @case
+def a_list_that_is_too_deep_to_read():
+    base = nested = [1.0]
+    for _ in range(5000):
+        nested = [nested]
+
+    def fn(p):
+        rate = nested
+        while isinstance(rate, list):
+            rate = rate[0]
+        return p * rate
+
+    return fn, put(base, 0, 3.0)
+
+
+@case
 def a_converter_of_a_module():
     box = [1.0]
 
@@ -1118,6 +1133,28 @@ def test_a_sweeper_sees_changes_of_the_space_that_it_was_given_before(change, as
     after = run(space).values
     assert np.array_equal(after, ep.sweep(fn, space).values)
     assert not np.array_equal(before[-1], after)
+
+
+def test_a_sweeper_traces_again_what_changes_when_it_is_traced():
+    config = {"rate": 1.0}
+
+    def fn(p):
+        config["rate"] += 1.0
+        return p["x"] * p["c"]["rate"]
+
+    space = ep.Space({"c": ep.Static([config]), "x": LINE})
+    run = ep.sweeper(fn, space)
+    values = [run(space).values[0] for _ in range(4)]
+    assert values == sorted(set(values))
+
+
+def test_a_sweeper_sees_another_field_of_a_static_struct():
+    record = np.ones((), [("rate", float)])[()]
+    space = ep.Space({"c": ep.Static([record]), "x": LINE})
+    run = ep.sweeper(lambda p: p["x"] * float(p["c"]["rate"]), space)
+    before = [run(space).values for _ in range(4)]
+    record["rate"] = 3.0
+    assert np.allclose(run(space).values, 3 * before[-1])
 
 
 def test_a_new_loader_sees_another_global(monkeypatch):

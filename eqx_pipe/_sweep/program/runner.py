@@ -16,18 +16,17 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
-from ..._errors import message
 from ..._jaxprs import Fingerprint, Split
-from ..._kernel import STOPPED, watched
 from ..._run import (
     CONTROLS,
     Pace,
-    Stopped,
     TooLarge,
     as_nonfinite,
     check_finite,
     compiled,
+    is_stopped,
     noting,
+    stoppable,
 )
 from ..trace.trace import Traced, abstract
 from .in_steps import batched_in, build_split, state_of
@@ -166,18 +165,15 @@ class Runner:
         Raises a `TooLarge` if there is not enough memory, and a `Stopped` if a signal
         stopped a kernel.
         """
-        with watched():
+        with stoppable("sweep", self.may_stop):
             try:
                 with noting(self.layout.points_at_once):
                     call()
             except Exception as error:
-                stopped = STOPPED in str(error)  # some ways raise it as a `ValueError`
-                if isinstance(error, TooLarge | jax.errors.JaxRuntimeError) or stopped:
+                raised = isinstance(error, TooLarge | jax.errors.JaxRuntimeError)
+                if raised or is_stopped(error):
                     self._settle(args, points, first)
-                if stopped:
-                    text = "a signal stopped the kernels of this sweep."
-                    raise Stopped(message("sweep", text, "Call it again.")) from error
-                if isinstance(error, TooLarge):
+                if isinstance(error, TooLarge) or is_stopped(error):
                     raise
                 if isinstance(error, jax.errors.JaxRuntimeError):
                     return error
@@ -200,7 +196,7 @@ class Runner:
         if self.split is not None:
             place, sources, state = self.fresh()
             middle = place, sources, self.placed(state)
-        with contextlib.suppress(jax.errors.JaxRuntimeError):
+        with contextlib.suppress(jax.errors.JaxRuntimeError, ValueError):
             jax.block_until_ready(self.kernel(nothing, table, *middle, args))
 
     @property

@@ -3,8 +3,8 @@
 A flight has three forms. `Begun` is on the devices: a batch between two calls of a
 program that may stop inside of its loops. `Flight` is on the host, a value: what a
 `Begun` saves, with the rows that wait for it. A file beside the chunks of a store has
-the bytes of a `Flight` (`flights.py`). `RowState` and `FileState` are the states of
-rows and of files: who moves them on, and what is on disk then.
+the bytes of a `Flight` (`flight_files.py`). `RowState` and `FileState` are the states
+of rows and of files: who moves them on, and what is on disk then.
 """
 
 import enum

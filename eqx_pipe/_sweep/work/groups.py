@@ -215,6 +215,15 @@ class Groups(Work):
             tally.errors.append(verdict.errors)
             tally.missing |= full(absent).any(axis=1)
             tally.live &= ~tally.missing
+        if tally.missing.any():  # they begin again, so their failed points do not count
+            tally.bits[tally.missing], tally.failed[tally.missing] = False, 0
+            errors, gone = (
+                joined(tally.errors).items(),
+                first + np.flatnonzero(tally.missing),
+            )
+            tally.errors = [
+                {x: at[~np.isin(at // self.each, gone)] for x, at in errors}
+            ]
         return tally
 
     def _initial(self, side: int, run: int) -> list[Array]:

@@ -11,11 +11,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Float, Int64
 
 from ..._errors import SweepError
 from ..._run import TooLarge, Watch, clock, differs, error_text, failed_point, quiet
+from ..._tree import as_keys
 from ..._types import PyTree
 from ..program.runner import Programs
 from ..program.select import ByOffset, ByTable, Selected
@@ -57,7 +59,9 @@ class PointRows(Work):
 
     def unflatten(self, rows: Rows) -> PyTree:
         """Return the outputs as the function gives them, with keys from raw data."""
-        return self.points.unflatten(rows)
+        first = self.points.traced[0]
+        leaves = list(map(as_keys, rows, first.outputs))
+        return jtu.tree_unflatten(first.structure, leaves)
 
     def _calls(self, buffer: Buffer, watch: Watch) -> Iterator[tuple[int, int]]:
         points, index, costs = self.points, buffer.index, buffer.asked.costs

@@ -21,7 +21,6 @@ from ..._compiled import bytes_of_program
 from ..._jaxprs import Literals, Split, arguments_of, literals_of
 from ..._run import TooLarge, differs, does_not_fit, put, quiet, search
 from ..._spaces import Geometry, Space, is_axis
-from ..._tree import as_keys
 from ..._types import Device, Key, PyTree
 from ..._vmap import all_busy, largest_that_fits, may_not_fit
 from ..program.in_steps import batched_in, state_of
@@ -39,7 +38,6 @@ from ..program.select import ByOffset, ByTable, Selected
 from ..program.whole import point_lane
 from ..trace.cases import Case, StaticValues, points_of_a_case, static_values_of
 from ..trace.trace import Traced, abstract, arrays_of, check_concrete
-from .buffer import Rows
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -139,12 +137,6 @@ class Points:
             return one
         sizes = (min(case.size, self.batch_size) for case in self.cases)
         return sum(sizes) * len(self.devices)
-
-    def unflatten(self, rows: Rows) -> PyTree:
-        """Return the outputs as the function gives them, with keys from raw data."""
-        first = self.traced[0]
-        leaves = list(map(as_keys, rows, first.outputs))
-        return jtu.tree_unflatten(first.structure, leaves)
 
     def failures(
         self,

@@ -2,25 +2,29 @@
 
 import functools as ft
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax.tree_util as jtu
 
 from ..._errors import MissingKeyError, log_once, value_error
 from ..._jaxprs import settled
 from ..._run import error_text
-from ..._spaces import Geometry, Space
+from ..._spaces import Space
 from ..._types import Device, Key
 from ..._vmap import choose_batch_size, warn_if_it_may_hang
 from ..program.layout import CHUNK_BYTES
-from ..trace.cases import Case, cases_of, check_agree, naming
-from ..trace.kept import kept
-from ..trace.trace import Traced, arrays_of, check_concrete, trace
+from ..trace.cases import cases_of, check_agree, naming
+from ..trace.kept import Traces, kept
+from ..trace.trace import arrays_of, check_concrete, trace
 from .points import Points
 
 # Offsets within a call have 32 bits, with room for a tail of one batch more. Batches of
 # some thousands are no slower than larger ones.
 _AT_ONCE = 2**30
+
+
+_Options: TypeAlias = tuple[str, bool, bool, bool]
+"""The public function, whether failures are isolated, steps counted, arrays copied."""
 
 
 def prepare(
@@ -49,7 +53,7 @@ def prepare(
     """
     geometry = space.geometry
     options = function, isolated, counting, detached
-    make = ft.partial(_traced, fn, space, key, geometry, *options)
+    make = ft.partial(_traced, fn, space, key, options)
     cases, traced, broken = kept(fn, space, key, options, make)
     check_concrete(function, [*arrays_of(geometry, space.key), key])
     adapts, wanted = batch_size == "auto", 0
@@ -97,20 +101,14 @@ def prepare(
 
 
 def _traced(
-    fn: Callable[..., Any],
-    space: Space,
-    key: Key | None,
-    geometry: Geometry,
-    function: str,
-    isolated: bool,
-    counting: bool,
-    detached: bool,
-) -> tuple[list[Case], list[Traced], tuple[tuple[Case, str], ...]]:
+    fn: Callable[..., Any], space: Space, key: Key | None, options: _Options
+) -> Traces:
     """Return the cases with their traces, and the cases that raised with their errors.
 
     Raises the error of the function unless it is isolated and other cases remain.
     """
-    cases, traced, broken = [], [], []
+    function, isolated, counting, detached = options
+    geometry, cases, traced, broken = space.geometry, [], [], []
     for case in cases_of(geometry):
         try:
             with naming(case):

@@ -6,6 +6,8 @@ that the bits of a state depend on and the store does not record: versions, devi
 their processor and more. So a sweep elsewhere finds no flight of its own, begins again,
 and leaves the file alone: flights are removed when their chunk is complete, or moves.
 
+A flight itself, and its three forms, is in `work/flight.py`.
+
 The rows that a flight has finished are written before it, or saved in it. So a flight
 is valid if none of those written is missing; otherwise a kill came between, or a chunk
 was damaged.
