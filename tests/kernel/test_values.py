@@ -231,13 +231,10 @@ def test_the_root_of_a_function():
 
 def test_a_loop_of_equinox_with_a_buffer():
     def fn(x):
-        go, step = (
-            lambda c: c[0] < 5,
-            lambda c: (c[0] + 1, c[1].at[c[2]].set(c[0]), c[2] + 1),
-        )
-        start, buffers = (x, jnp.zeros(9), 0), lambda c: c[1]
-        kinds = dict(kind="checkpointed", max_steps=9, buffers=buffers)
-        return eqxi.while_loop(go, step, start, **kinds)[1]
+        step = lambda c: (c[0] + 1, c[1].at[c[2]].set(c[0]), c[2] + 1)  # noqa: E731
+        kinds = dict(kind="checkpointed", max_steps=9, buffers=lambda c: c[1])
+        start = x, jnp.zeros(9), 0
+        return eqxi.while_loop(lambda c: c[0] < 5, step, start, **kinds)[1]
 
     check(fn, np.arange(7.0))
 
