@@ -347,10 +347,15 @@ def _scatter(
     outer = [k for k in range(updates.ndim) if k not in windows]
     updates = updates.transpose([*outer, *windows])
     pairs = [*zip(batching, numbers.scatter_indices_batching_dims, strict=True)]
-    name = eqn.primitive.name.replace("-", "_").removeprefix("scatter").strip("_")
+    function, consts = params["update_jaxpr"], params["update_consts"]
+
+    def one(*numbers: Scalar) -> Scalar:
+        out = writer.run(function, [*map(single, numbers)], consts)
+        return writer.scalars(out[0])[()]
 
     def combine(old: Scalars, new: Scalars) -> Scalars:
-        return each(ft.partial(writer.apply, name), old, new) if name else new
+        # The function of `at[].apply` is there, too, under the name of `at[].set`.
+        return new if function is None else each(one, old, new)
 
     out, axes = x.copy(), numbers.scatter_dims_to_operand_dims
     for batch in np.ndindex(*updates.shape[: len(outer)]):
@@ -392,23 +397,16 @@ def _polynomial(writer: Writer, eqn: Equation, *inputs: Scalars) -> Sequence[Sca
     return writer.inline(horner, *inputs)
 
 
-@rule("maybe_set")
-def _maybe_set(writer: Writer, eqn: Equation, *inputs: Scalars) -> list[Scalars]:
+@rule("maybe_set", "call_hi_primitive")
+def _by_others(writer: Writer, eqn: Equation, *inputs: Scalars) -> list[Scalars]:
+    """Write a primitive that is defined by others, as JAX 0.12 does `searchsorted`."""
     primitive: Any = eqn.primitive
-    return writer.inline(lambda *xs: primitive.impl(*xs, **eqn.params), *inputs)
-
-
-@rule("call_hi_primitive")
-def _call_hi_primitive(
-    writer: Writer, eqn: Equation, *inputs: Scalars
-) -> list[Scalars]:
-    """Write a primitive that JAX 0.12 defines by others, such as `searchsorted`."""
-    primitive: Any = eqn.primitive
-    return writer.inline(lambda *xs: primitive.to_lojax(*xs, **eqn.params), *inputs)
+    run = primitive.impl if primitive.name == "maybe_set" else primitive.to_lojax
+    return writer.inline(lambda *xs: run(*xs, **eqn.params), *inputs)
 
 
 @rule("nonbatchable", "nontraceable", "nondifferentiable", "nondifferentiable_backward")
-@rule("optimization_barrier", "announce_transform", "pvary", "name")
+@rule("optimization_barrier", "announce_transform", "pvary", "name", "random_clone")
 def _as_is(writer: Writer, eqn: Equation, *inputs: Scalars) -> Sequence[Scalars]:
     return inputs
 

@@ -24,6 +24,7 @@ from jax.interpreters import ad, batching, mlir
 from .._cache import PROGRAMS
 from .._captured import named
 from .._check import check_bool, check_callable
+from .._errors import value_error
 from .._jaxprs import (
     Entry,
     Equation,
@@ -224,6 +225,15 @@ def _batch(
     size: int | None,
     strict: bool,
 ) -> tuple[list[Any], list[int]]:
+    if any(
+        getattr(effect, "name", None) == axis_data.name for effect in effects(jaxpr)
+    ):
+        raise value_error(
+            "kernel",
+            f"`fn` uses the axis {axis_data.name!r} of `vmap`, and the points of a "
+            "kernel run without each other.",
+            "Use the axis outside of the kernel, or sweep `fn` itself.",
+        )
     outer, inner = axis_data.size, 1 if size is None else size
     own = own or (False,) * len(args)
 

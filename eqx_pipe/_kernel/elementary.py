@@ -244,6 +244,7 @@ _POLYNOMIALS: dict[str, Callable[..., Value]] = {
     "exp2": lambda x: _exp(x * _LN2),
     "expm1": _expm1,
     "log": _log,
+    "log2": lambda x: _log(x) * (1 / _LN2),
     "log1p": _log1p,
     "pow": _pow,
     "tanh": _tanh,

@@ -217,7 +217,8 @@ class Code:
     def allocate(self, type: str, count: int = 1, *, zeros: bool = False) -> str:
         """Reserve memory on the stack, and return its address."""
         name = f"%{self.name('m')}"
-        self.allocations.append(f"  {name} = alloca {type}, i64 {count}, align 64")
+        # Aligned as the type asks: loads assume that, of long vectors 512 bytes.
+        self.allocations.append(f"  {name} = alloca {type}, i64 {count}")
         if zeros:
             self.allocations.append(f"  store {type} zeroinitializer, ptr {name}")
         return name

@@ -279,8 +279,11 @@ class Writer:
         if shared is not None and not any(x is None for x in shared):
             if not self._is_for_llvm(eqn, shared):
                 return rebind(eqn, shared)
-        for variable in eqn.outvars:
-            self._check(variable.aval)
+        avals = [v.aval for v in eqn.outvars]
+        for aval in avals:
+            self._check(aval)
+        if avals and not eqn.effects and not any(map(_size, avals)):
+            return [*map(self.fresh, avals)]
         arrays = [*map(self.scalars, inputs)]
         if name in RULES:
             return RULES[name](self, eqn, *arrays)
@@ -300,11 +303,10 @@ class Writer:
         return name in MOVES or (name in ELEMENTWISE and integers)
 
     def _check(self, aval: Any) -> None:
-        shape = getattr(aval, "shape", ())
         dtype: Any = getattr(aval, "dtype", None)
-        if math.prod(shape) > _MOST_NUMBERS:
+        if _size(aval) > _MOST_NUMBERS:
             raise self.refuse(
-                f"has an array of shape {shape}, and a kernel takes at most "
+                f"has an array of shape {aval.shape}, and a kernel takes at most "
                 f"{_MOST_NUMBERS} numbers, since XLA vectorizes longer arrays better",
                 "Use smaller arrays, or sweep `fn` itself.",
             )
@@ -430,6 +432,10 @@ class Writer:
         with self._eqns[-1].ctx.manager:
             jaxpr = make(*examples)
         return self.run_inside(jaxpr, inputs)
+
+
+def _size(aval: Any) -> int:
+    return math.prod(getattr(aval, "shape", ()))
 
 
 def _aval(eqn: Equation) -> Any:

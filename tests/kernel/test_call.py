@@ -110,6 +110,20 @@ def test_kernels_in_kernels():
     np.testing.assert_allclose(jax.vmap(ep.kernel(fn))(x), 4 * jnp.sqrt(x), rtol=1e-5)
 
 
+def test_refuses_what_is_computed_over_the_axis_of_the_points():
+    place = lambda x, name: x + lax.axis_index(name).astype(x.dtype)  # noqa: E731
+    total = lambda x, name: lax.fori_loop(0, 2, lambda *_: lax.psum(x, name), x)  # noqa: E731
+    for fn in (place, total):
+        run = jax.vmap(ep.kernel(lambda x, fn=fn: fn(x, "points")), axis_name="points")
+        with pytest.raises(ValueError, match=r"uses the axis 'points' of `vmap`"):
+            run(jnp.arange(3.0))
+    mesh = make_mesh(2)  # each device has a place of its own, which its points share
+    run = jax.vmap(ep.kernel(lambda x: place(x, *mesh.axis_names)))
+    specs = jax.sharding.PartitionSpec(*mesh.axis_names)
+    run = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=specs)
+    np.testing.assert_array_equal(jax.jit(run)(jnp.zeros(4)), [0, 0, 1, 1])
+
+
 def test_out_axes_and_arguments_by_name():
     fn = ep.kernel(everything)
     mapped = jax.vmap(lambda p, k: fn(p, key=k, offset=1.0), (0, 0), 0)
