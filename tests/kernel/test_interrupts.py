@@ -26,6 +26,14 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c_raises():
+    """Let Ctrl-C raise, also in a process in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def slow(x):
     """Take 10 steps below 1, and some seconds above."""
     steps = jnp.where(x < 1, 10, 150_000_000)
