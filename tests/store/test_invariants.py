@@ -56,10 +56,10 @@ def test_the_simulator_finds_a_rule_that_is_broken(monkeypatch):
 
     def unchecked(flying, number):
         data = flying._store.files.get(f".flights/{min(flying._at(number))}")
-        leaves, header = simulate.flights._leaves.unpack(data)
-        return simulate.flights._flight_of(header, leaves)
+        leaves, header = simulate.flight_files._leaves.unpack(data)
+        return simulate.flight_files._flight_of(header, leaves)
 
-    monkeypatch.setattr(simulate.flights.Flights, "_valid", unchecked)
+    monkeypatch.setattr(simulate.flight_files.Flights, "_valid", unchecked)
     simulate.histories(150, modes=("plain",), report=wrong.append)
     assert wrong
     monkeypatch.undo()

@@ -57,7 +57,7 @@ from eqx_pipe._store import (
     fill as fill,
 )
 from eqx_pipe._store.disk import Entry
-from eqx_pipe._sweep import flights, remote
+from eqx_pipe._sweep import flight_files, remote
 from eqx_pipe._sweep.target import open_to_workers
 from eqx_pipe._sweep.work.buffer import Asked, Chunk, Verdict
 from eqx_pipe._sweep.work.flight import Flight
@@ -150,7 +150,7 @@ def decoding_once():
         for module, name, fast in [
             (store, "read_root", _read_root),
             (create, "read_root", _read_root),
-            (flights.Flights, "_identity", property(_identity)),
+            (flight_files.Flights, "_identity", property(_identity)),
             (store, "parsed", parsed),
             (store, "decompress", decompress),
             (commit, "compress", functools.lru_cache(2**10)(format.compress)),
@@ -504,7 +504,7 @@ class History:
                 self.counts["grown"] += 1
         restore(store, lambda: small.layout(xs, ys))
         filling = Filling(store, shard, again=True)
-        flying = flights.Flights(WORK, filling, lambda *_: Asked(0, 0, 0))
+        flying = flight_files.Flights(WORK, filling, lambda *_: Asked(0, 0, 0))
         listed, seen = filling.look(), set()
         if not (filling.todo(listed) or filling.has_leftovers() or flying.look()):
             return "complete"

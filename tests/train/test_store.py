@@ -108,14 +108,16 @@ def test_a_damaged_checkpoint_is_detected(tmp_path):
 
 
 @pytest.fixture
-def ctrl_c():
-    """Handle SIGINT as usual: a shell ignores it in processes in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+def usual_signals():
+    """Handle signals as usual: a shell or `nohup` ignores some in the background."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, to) for number, to in usual.items()}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, to in before.items():
+        signal.signal(number, to)
 
 
-@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.usefixtures("usual_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_after_a_checkpoint(tmp_path, whole, number):
     def callback(result):
