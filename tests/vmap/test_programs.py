@@ -51,8 +51,9 @@ def test_an_unbatched_output_is_not_stored_for_each_batch():
 
 def test_the_function_stands_once_in_the_program():
     fn = ep.vmap(rollout, in_axes=(None, 0), batch_size=8)
-    lines = {len(compiled(fn, n).as_text().splitlines()) for n in (64, 512)}
-    assert len(lines) == 1
+    # Not the lines: a text may end with the places in the source, as JAX cached them.
+    programs = [compiled(fn, n).as_text() for n in (64, 512)]
+    assert len({text.count(" = ") for text in programs}) == 1
     jaxpr = str(jax.make_jaxpr(fn)(W, jnp.ones((21, 8))))  # a ragged tail
     assert jaxpr.count("tanh") == 1
 
