@@ -237,8 +237,8 @@ def _held(x: Any) -> list[Any]:
     return held + [*x.values()] if isinstance(x, dict) else held
 
 
-def _attributes(x: Any) -> dict[str, Any]:
-    """Return the `__dict__` of an object; `{}` if it has none."""
+def _attributes(x: Any) -> Mapping[str, Any]:
+    """Return the `__dict__` of an object, a view for a class; `{}` if it has none."""
     try:
         return object.__getattribute__(x, "__dict__")
     except AttributeError:
