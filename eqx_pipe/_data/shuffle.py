@@ -128,7 +128,10 @@ def permute(
             return jnp.where(x < np.uint32(size), x, ends[epoch, at])
 
         epochs = jnp.arange(len(ends))[:, None]
-        twice = lambda _, ends: follow(ends, ends, epochs)  # noqa: E731
+
+        def twice(_: Array, ends: Array) -> Array:
+            return follow(ends, ends, epochs)
+
         ends = jax.lax.fori_loop(0, (outside - 1).bit_length(), twice, ends)
         return follow(ends, turn(positions), 0 if over is None else over.astype(int))
 

@@ -333,7 +333,10 @@ class Code:
     def libm(self, name: str, *values: Value) -> Value:
         """Call a function of C's library, lane by lane."""
         if any(v.lanes for v in values):
-            each = lambda *xs: xs[0].code._lane_by_lane(name, *xs)  # noqa: E731
+
+            def each(*values: Value) -> list[Value]:
+                return values[0].code._lane_by_lane(name, *values)
+
             return self.function(f"each.{name}", each, *values)[0]
         kind = values[0].type
         arguments = ((kind, v.text) for v in values)

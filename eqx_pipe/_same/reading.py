@@ -92,7 +92,7 @@ _EXACT: dict[type, str] = {
     # Nothing but its parts. A subclass may have more.
     **dict.fromkeys(_PARTS, "_parts"),
 }
-"""How an object of exactly this class is read: the name of a method of `_Reading`."""
+"""The method of `_Reading` that reads objects of exactly this class."""
 _KINDS: dict[type, str] = {
     # By identity in memory, since JAX's never change; by its values on disk.
     jax.Array: "array",
@@ -118,7 +118,7 @@ _KINDS: dict[type, str] = {
     # Everything else by its class, its attributes, and its items.
     object: "_object",
 }
-"""How an object of such a class or of a subclass is read; the first base counts."""
+"""The method that reads objects of this class or a subclass; the first base counts."""
 _WITH_ITEMS = {tuple, list, dict, set, frozenset, collections.OrderedDict}
 _CONTENTS = _PLAIN | _WITH_ITEMS
 # How the value of a number or text of a subclass is read, whatever the subclass says.
@@ -334,7 +334,7 @@ class _Reading(abc.ABC):
         self._modules: dict[int, types.ModuleType] = {}
         self._names, self._named_in_code = set[str](), set[str]()
         self._by_text: tuple[Any, _At] | None = None
-        self._inside = False  # of an object that is no pytree
+        self._inside = False  # True within an object that JAX does not flatten
 
     def read(self, x: Any, at: _At, is_code_known: bool = True) -> None:
         """Add a value, and what its code reads from modules."""

@@ -327,7 +327,10 @@ class Lanes:
 
         def unit(k: Any, state: Any) -> Any:
             first = start + k * self._unit
-            step = lambda j, s: one(first + j, s)  # noqa: E731
+
+            def step(j: Any, state: Any) -> Any:
+                return one(first + j, state)
+
             return jax.lax.fori_loop(0, int(self._unit), step, state)
 
         rest = start

@@ -13,7 +13,7 @@ from .curves import Steps, curves_of
 from .state import State, failure
 
 _KEPT = "step", "decided", "seen", "ended"
-"""What else a checkpoint keeps of a `State`."""
+"""The fields of a `State` that a checkpoint keeps beside its arrays."""
 
 
 class Checkpoints:

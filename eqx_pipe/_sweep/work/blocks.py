@@ -146,7 +146,7 @@ class Blocks(Groups):
         """Compute and reduce blocks at once; reduce failed blocks from values.
 
         A program that fails returns nothing, so a block with a failed point has no
-        state. From values, the state is that of the points which did not fail.
+        state. A state computed from values leaves out the points that failed.
         """
         points, count = self.points, last - first
         runner, args = self._compiled()
