@@ -1,12 +1,13 @@
-"""On a grid, how far is `"auto"` from the best batch size and the best order of dims?
+"""What does the order of a grid's dims cost, and do `order_by` and `kernel` help?
 
-Each grid is swept as it is and with its dims reversed, at each size and with `"auto"`:
-"auto over best" divides both of these by the quickest of all. The steps of a point vary
-along one dim, or along both (`escape`). A sweep counts the steps of some points, and
-chooses which dim varies fastest within a batch; "waste" is the number of steps executed
-for each one that a point needs.
+Lanes of a batch are neighbours along the last dim. The steps of a point vary along the
+first dim, or along both (`escape`); each grid is swept as it is and with its dims
+reversed, each divided by the best of some sizes with the dims as they are. `order_by`
+gets the coordinates on the first dim. "waste" is the number of steps executed for each
+one that a point needs.
 """
 
+import functools as ft
 import math
 
 import jax
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 
 import eqx_pipe as ep
 
-from ._timing import interleaved, quickest, ratio
+from ._timing import quickest
 from .sweep_divergence import by_diffrax
 
 DEVICES = "all"
@@ -38,9 +39,12 @@ def oscillator(p):
 
 
 def escape(p):
-    c = jax.lax.complex(p["re"], p["im"])
-    goes_on = lambda s: (jnp.abs(s[0]) < 2) & (s[1] < 1000)  # noqa: E731
-    return jax.lax.while_loop(goes_on, lambda s: (s[0] ** 2 + c, s[1] + 1), (c, 0))[1]
+    def step(s):
+        x, y, n = s
+        return x * x - y * y + p["re"], 2 * x * y + p["im"], n + 1
+
+    goes_on = lambda s: (s[0] ** 2 + s[1] ** 2 < 4) & (s[2] < 1000)  # noqa: E731
+    return jax.lax.while_loop(goes_on, step, (p["re"], p["im"], 0))[2]
 
 
 def relaxation(p):
@@ -91,26 +95,31 @@ def main(run, *, points=2**20, sizes=SIZES):
     for case, package, make, axes in cases(points):
         if not run.chosen([case]) or (package and not run.has(package)):
             continue
-        fn = make()
-        orders = {
-            "as written": ep.Space(axes),
-            "reversed": ep.Space(dict(reversed(axes.items()))),
+        # Under `jit` each is traced once, and not in every sweep.
+        fn, native = jax.jit(make()), jax.jit(ep.kernel(make()))
+        as_is, turned = ep.Space(axes), ep.Space(dict(reversed(axes.items())))
+        cost = next(iter(axes))
+        ways = {
+            "as written": (fn, as_is, {}),
+            "reversed": (fn, turned, {}),
+            "reversed, order_by": (fn, turned, {"order_by": lambda p, c=cost: p[c]}),
+            "reversed, kernel": (native, turned, {}),
         }
-        sides = {
-            f"{order}, {size}": lambda s=space, b=size, fn=fn: (
-                ep.sweep(fn, s, batch_size=b, progress=False).values
-            )
-            for order, space in orders.items()
-            for size in ("auto", *sizes)
-        }
-        best = next(iter(quickest(sides, 3, run.clock)))
-        for order, space in orders.items():
-            both = {name: sides[name] for name in (f"{order}, auto", best)}
-            found = 1.0
-            if len(both) > 1:
-                times = interleaved(both, run.rounds, clock=run.clock)
-                found = ratio(times, f"{order}, auto", best)
-                run.bar(f"{case}, {order}: auto over best", found, 1.15)
-            counted = ep.sweep(fn, space, count_steps=True, progress=False)
-            waste = f"{counted.waste:.2f}"
-            run.row(case=case, order=order, best=best, auto=found, waste=waste)
+        sides = {name: ft.partial(values, *way) for name, way in ways.items()}
+        tried = {n: ft.partial(values, fn, as_is, {"batch_size": n}) for n in sizes}
+        size = next(iter(quickest(tried, 1, run.clock)))
+        sides["best size"] = tried[size]
+
+        def waste(name, _, ways=ways):
+            if name not in ways or "kernel" in name:
+                return {"waste": "-"}
+            fn, space, options = ways[name]
+            options = {"count_steps": True, "progress": False, **options}
+            return {"waste": f"{ep.sweep(fn, space, **options).waste:.2f}"}
+
+        run.compare(case, sides, to="best size", columns=waste)
+        run.note(f"{case}: the best size is {size}")
+
+
+def values(fn, space, options):
+    return ep.sweep(fn, space, progress=False, **options).values

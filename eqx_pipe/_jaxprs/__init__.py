@@ -41,7 +41,6 @@ from .literals import literals_of as literals_of
 from .literals import settled as settled
 from .split import Split as Split
 from .split import split_of as split_of
-from .split import work as work
 from .steps import alone as alone
 from .steps import counted as counted
 from .table import TABLE as TABLE

@@ -29,7 +29,7 @@ from .disk import ROOT, Undecodable, is_name, most_bytes
 from .objects import Files
 from .partition import Chunks
 
-FORMAT = 9
+FORMAT = 10
 """The version of the format of stores."""
 
 RECORD = "eqx_pipe_store"

@@ -171,29 +171,6 @@ def test_an_interrupted_sweep_goes_on_in_the_middle(fn, data, tmp_path_factory):
     assert not (path / ".flights").exists()
 
 
-@pytest.mark.parametrize("changes", [False, True])
-def test_points_of_a_grid_in_another_order_go_on(tmp_path, monkeypatch, changes):
-    monkeypatch.setattr("eqx_pipe._sweep.work.order._COUNTED", ((0, 0),))
-    monkeypatch.setattr("eqx_pipe._store.partition._AT_LEAST", 1)
-    steps, space = Steps(monkeypatch), dict(reversed(SPACE.items()))
-
-    def run(name):
-        options = {"batch_size": 2, "progress": False, "mesh": one_device()}
-        store, key = tmp_path / name, jr.key(0)
-        return ep.sweep(solve, space, store=store, key=key, **options)
-
-    whole = run("whole.zarr")
-    steps.press_at = 2 * steps.calls - 4
-    with pytest.raises(KeyboardInterrupt):
-        run("runs.zarr")
-    assert list((tmp_path / "runs.zarr" / ".flights").iterdir())
-    if changes:
-        monkeypatch.setattr("eqx_pipe._sweep.work.point_rows.order_of", lambda *_: None)
-    left = run("runs.zarr")
-    for x, y in zip(bits(left), bits(whole), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-5 if changes else 0)
-
-
 def test_a_whole_sweep_leaves_no_flight(tmp_path, monkeypatch):
     without_locks(monkeypatch)
     Steps(monkeypatch)

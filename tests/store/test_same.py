@@ -144,15 +144,15 @@ def test_a_plan_prints_what_a_store_compares(tmp_path):
 
 
 def test_a_store_of_an_earlier_format_is_refused_in_words(tmp_path, monkeypatch):
-    monkeypatch.setattr("eqx_pipe._store.format.FORMAT", 8)
-    monkeypatch.setattr("eqx_pipe._sweep.identity.FORMAT", 8)
+    monkeypatch.setattr("eqx_pipe._store.format.FORMAT", 9)
+    monkeypatch.setattr("eqx_pipe._sweep.identity.FORMAT", 9)
     training = ep.Training(lambda p: p["x"], lambda p, x: (x, {"x": x}))
     ep.sweep(lambda p: p["x"], LINE, store=tmp_path / "sweep")
     ep.train(training, LINE, 2, store=tmp_path / "train")
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="has the format 8, .* knows the format 9"):
+    with pytest.raises(ValueError, match="has the format 9, .* knows the format 10"):
         ep.sweep(lambda p: p["x"], LINE, store=tmp_path / "sweep")
-    with pytest.raises(ValueError, match="has the format '8', .* knows the format 9"):
+    with pytest.raises(ValueError, match="has the format '9', .* knows the format 10"):
         ep.train(training, LINE, 2, store=tmp_path / "train")
     with pytest.raises(ValueError, match="Use the version that created it"):
         ep.TrainResult.load(tmp_path / "train")

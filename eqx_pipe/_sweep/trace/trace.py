@@ -77,9 +77,8 @@ class Traced:
 
     `jaxpr` takes `num_arrays` arrays (`arrays_of` the space), one `int32` position for
     each dim, and the point's key if there is one. Arrays that the function closes
-    over are its constants; `own` is the jaxpr of the function alone. `counts` is
-    true if the steps of loops follow the outputs. `name` is the function's, which may
-    be collected.
+    over are its constants; `own` is the jaxpr of the function alone. `name` is the
+    function's, which may be collected.
     """
 
     name: str
@@ -89,12 +88,6 @@ class Traced:
     outputs: list[jax.ShapeDtypeStruct]
     jaxpr: Any
     num_arrays: int
-    counts: bool = False
-
-    @ft.cached_property
-    def counting(self) -> "Traced":
-        """The same function with the outputs `(output, needed, executed)`."""
-        return self if self.counts else _with_steps(self)
 
     @property
     def has_effects(self) -> bool:
@@ -118,6 +111,24 @@ class Traced:
         """Return the same function, unaffected by changes of arrays in place."""
         own, jaxpr = detached(self.own), detached(self.jaxpr)
         return dataclasses.replace(self, own=own, jaxpr=jaxpr)
+
+    def counting(self) -> "Traced":
+        """Return the same function with the outputs `(output, needed, executed)`."""
+        if self.has_kernels:
+            raise value_error(
+                "sweep",
+                "`count_steps` is True, and the steps in kernels are not counted.",
+                "Count the steps of the function itself, without `kernel`.",
+            )
+        number, leaf = jax.ShapeDtypeStruct((), jnp.uint32), jtu.tree_structure(0)
+        jaxpr = trace_jaxpr(
+            lambda *args: counted(self.jaxpr, args), *_inputs(self.jaxpr)
+        )
+        structure = jtu.treedef_tuple((self.structure, leaf, leaf))
+        outputs = [*self.outputs, number, number]
+        return dataclasses.replace(
+            self, jaxpr=jaxpr, structure=structure, outputs=outputs
+        )
 
     @ft.cached_property
     def analysis(self) -> Analysis:
@@ -202,25 +213,6 @@ def detached(jaxpr: Any) -> Any:
         jaxpr = trace_jaxpr(lambda *args: outer(args), *_inputs(jaxpr))
     consts = [x.copy() if isinstance(x, np.ndarray) else x for x in jaxpr.consts]
     return jaxpr.replace(consts=consts)
-
-
-def _with_steps(traced: Traced) -> Traced:
-    if traced.has_kernels:
-        raise value_error(
-            "sweep",
-            "`count_steps` is True, and the steps in kernels are not counted.",
-            "Count the steps of the function itself, without `kernel`.",
-        )
-    number, leaf = jax.ShapeDtypeStruct((), jnp.uint32), jtu.tree_structure(0)
-    return dataclasses.replace(
-        traced,
-        jaxpr=trace_jaxpr(
-            lambda *args: counted(traced.jaxpr, args), *_inputs(traced.jaxpr)
-        ),
-        structure=jtu.treedef_tuple((traced.structure, leaf, leaf)),
-        outputs=[*traced.outputs, number, number],
-        counts=True,
-    )
 
 
 def _inputs(jaxpr: Any) -> list[jax.ShapeDtypeStruct]:

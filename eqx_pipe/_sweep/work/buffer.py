@@ -81,14 +81,12 @@ class Buffer:
     A row is first computed (`finish`), perhaps without a result (`fail`), and then
     handed over once, in a `part`: its `RowState` rises. Whoever fills the buffer sets
     `in_flight` to a function that returns the points that are computed at the moment,
-    if they can go on elsewhere, and takes `resumed`, with which to go on. It is of no
-    use if the dims of the grid have another `order`.
+    if they can go on elsewhere, and takes `resumed`, with which to go on.
     """
 
     def __init__(self, asked: Asked, values: Rows, resumed: Flight | None = None):
         self.asked, self.index, self.values = asked, asked.numbers, values
         self.in_flight: Callable[[], Flight] | None = None
-        self.order: list[int] | None = None
         self._states = np.zeros(len(self.index), np.int8)
         self._ok: Bool[np.ndarray, " rows"] | None = None
         self._errors: list[Errors] = []
@@ -166,7 +164,7 @@ class Buffer:
         return flight._replace(
             text=", ".join(filter(None, [text, flight.text])),
             buffers=[*flight.buffers, added],
-            entries={**flight.entries, "failed": failed, "order": self.order},
+            entries={**flight.entries, "failed": failed},
         )
 
     def _taken_from(self, flight: Flight) -> Flight:

@@ -4,27 +4,22 @@ A call of a program computes some batches. If points take long, it may also end 
 of a batch. Between two calls the watch is asked whether to stop.
 """
 
-import contextlib
 import dataclasses
 import functools as ft
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import jax
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Float, Int64
 
-from ..._errors import SweepError
 from ..._run import TooLarge, Watch, clock, differs, error_text, failed_point, quiet
 from ..._tree import as_keys
 from ..._types import PyTree
-from ..program.runner import Programs
 from ..program.select import ByOffset, ByTable, Selected
 from ..trace.cases import case_numbers
-from .buffer import Asked, Buffer, Rows, clear, whole
+from .buffer import Buffer, Rows, clear
 from .flight import Begun, Flight
-from .order import lines, may_wait, order_of, ranks
 from .work import Work
 
 _LISTED_AT_ONCE = 2**22
@@ -65,11 +60,7 @@ class PointRows(Work):
 
     def _calls(self, buffer: Buffer, watch: Watch) -> Iterator[tuple[int, int]]:
         points, index, costs = self.points, buffer.index, buffer.asked.costs
-        order = buffer.order = self._order(watch)
-        # Places in a flight count along the order, so in another one it is of no use.
-        if buffer.resumed is not None and buffer.resumed.entries["order"] != order:
-            buffer.resumed = None
-        if isinstance(index, range) and not points.are_listed and order is None:
+        if isinstance(index, range) and not points.are_listed:
             # Consecutive points of one program, whose table would be the index itself.
             selected = ByOffset(points.geometry.start + index.start)
             yield from self._in_batches((0, 0), selected, len(index), buffer, watch)
@@ -77,33 +68,7 @@ class PointRows(Work):
         most = _LISTED_AT_ONCE if costs is None else max(1, len(index))
         for first in range(0, len(index), most):
             listed = np.asarray(index[first : first + most], np.int64)
-            if order is not None:
-                costs = ranks(points.geometry.lengths, order, listed)
             yield from self._cases(listed, first, costs, buffer, watch)
-
-    def _order(self, watch: Watch) -> list[int] | None:
-        """Return the dims of the grid, the fastest last, or `None` as written."""
-        points = self.points
-        first, grid = points.traced[0], points.geometry.lengths
-        is_part = points.are_listed or points.geometry.is_part
-        if is_part or not points.turns or points.batch_size == 1:
-            return None
-        if "order" not in points.placed and may_wait(first, grid):
-            watch.compile()
-            index, order = lines(grid), None
-            changed: dict[str, Any] = {"traced": [first.counting], "placed": {}}
-            changed |= {"ordered": True, "isolated": False, "programs": Programs()}
-            counting = dataclasses.replace(points, **changed, most=index.size)
-            asked = Asked(0, 0, index.size, index.ravel())
-            # Points that fail are found later, by the sweep itself.
-            with contextlib.suppress(SweepError, FloatingPointError):
-                parts = PointRows(counting).compute(asked, Watch(None, watch.stopping))
-                values, verdict = whole(parts)
-                if verdict.missing is not None:
-                    return None  # it was stopped
-                order = order_of(grid, values[-2].reshape(index.shape))
-            points.placed["order"] = order
-        return points.placed.get("order")
 
     def _cases(
         self,

@@ -130,7 +130,7 @@ def _traced(
     outputs = [jtu.tree_unflatten(each.structure, each.outputs) for each in traced]
     check_agree(function, cases, outputs)
     if counting:
-        traced = [each.counting for each in traced]
+        traced = [each.counting() for each in traced]
     if detached:
         traced = [each.detached() for each in traced]
     return cases, traced, tuple((case, what) for case, _, what in broken)
