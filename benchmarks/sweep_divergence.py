@@ -6,7 +6,9 @@ turn. `waste` is how many steps of loops are executed for each one that a point 
 (`guessed`) those times a number of 0.7 to 1.3.
 
 Loops of 1 to 1,000 steps, 150 on average; Van der Pol's oscillator from easy to stiff
-(`mu` from 0.3 to 100) by diffrax; fits by optimistix. Points are in random order.
+(`mu` from 0.3 to 100) by diffrax; fits by optimistix. `kernel` refuses the last two: a
+neural ODE and a master equation, over a range of time scales. Points are in random
+order.
 """
 
 import functools
@@ -55,6 +57,66 @@ def by_diffrax():
     return fn
 
 
+def neural_ode():
+    import diffrax
+    import equinox as eqx
+
+    mlp = eqx.nn.MLP(2, 2, 32, 2, jnp.tanh, key=jax.random.key(0))
+
+    def field(t, y, scale):
+        return scale * mlp(y) + jnp.stack([y[1], -scale * y[0]])
+
+    def fn(p):
+        return diffrax.diffeqsolve(
+            diffrax.ODETerm(field),
+            diffrax.Tsit5(),
+            0.0,
+            4.0,
+            0.05,
+            jnp.array([1.0, 0.0]),
+            p["scale"],
+            stepsize_controller=diffrax.PIDController(rtol=1e-5, atol=1e-6),
+            max_steps=100_000,
+            throw=False,
+        ).ys[0]
+
+    return fn
+
+
+def lindblad():
+    """Return the photons in a driven cavity that loses some."""
+    import diffrax
+
+    size = 6
+    lower = jnp.diag(jnp.sqrt(jnp.arange(1.0, size)), 1) + 0j
+    number, drive = lower.T @ lower, lower + lower.T
+
+    def field(t, parts, scale):
+        state = parts[0] + 1j * parts[1]
+        energy = number + 0.3 * scale * drive
+        change = -1j * (energy @ state - state @ energy)
+        change += 0.1 * lower @ state @ lower.T
+        change -= 0.05 * (number @ state + state @ number)
+        return jnp.stack([change.real, change.imag])
+
+    def fn(p):
+        end = diffrax.diffeqsolve(
+            diffrax.ODETerm(field),
+            diffrax.Tsit5(),
+            0.0,
+            2.0,
+            0.05,
+            jnp.zeros((2, size, size)).at[0, 0, 0].set(1.0),
+            p["scale"],
+            stepsize_controller=diffrax.PIDController(rtol=1e-4, atol=1e-6),
+            max_steps=100_000,
+            throw=False,
+        ).ys[0]
+        return jnp.trace(end[0] @ number.real)
+
+    return fn
+
+
 def by_optimistix():
     import optimistix as optx
 
@@ -81,6 +143,13 @@ def cases(points):
     yield "sine, random", None, lambda: sine, loops
     yield "diffrax Tsit5, random", "diffrax", by_diffrax, mixed
     yield "optimistix BFGS, random", "optimistix", by_optimistix, mixed
+    scale = lambda most, n: {"scale": _log_uniform(rng, 0.1, most, n)}  # noqa: E731
+    yield "neural ODE, random", "diffrax", neural_ode, scale(10, few)
+    yield "lindblad, random", "diffrax", lindblad, scale(20, few // 4)
+
+
+def _log_uniform(rng, least, most, size):
+    return np.float32(np.exp(rng.uniform(np.log(least), np.log(most), size)))
 
 
 def ways(run, fn, space, sizes):
