@@ -1,4 +1,4 @@
-"""The growth of a store: the points of a larger space that are in it already.
+"""The plan in a store that exists: as it is, or grown to a larger space.
 
 A store grows if the space contains its points, which are recognised by their
 coordinates, dim by dim. They must be bitwise identical: numbers as xarray shows them,
@@ -10,17 +10,18 @@ import collections
 import dataclasses
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, UInt8, UInt32
 
 from .._errors import structure_error, value_error
-from .._spaces import Space
+from .._results import coordinates_of
 from .._store import Origin, Store, coordinate_digest, in_place, raw_of
 from .identity import check_same, differing, function_texts, outputs_changes
 from .plan import Plan
+from .request import Request
 from .trace.cases import has_any
 
 _Positions = Int64[np.ndarray, " positions"]
@@ -45,16 +46,22 @@ class GrownPlan:
     moved: bool
 
 
-def growth_in(
-    plan: Plan,
-    store: Store,
-    now: Mapping[str, Any],
-    coordinates: Callable[[], Mapping[str, Any]],
-) -> GrownPlan | None:
+def plan_in(plan: Plan, store: Store) -> Plan:
+    """Return the plan that fills a store of the same sweep.
+
+    The store decides what is computed together, not this call: so every process and
+    restart computes the same batches, which round alike.
+    """
+    tables = _tables(plan, _digits_of(store.record))
+    plan = plan.with_batch_size(store.record["batch_size"])
+    return plan.with_chunks(store.chunks).with_key_digits(tables)
+
+
+def growth_in(plan: Plan, store: Store, now: Mapping[str, Any]) -> GrownPlan | None:
     """Return the plan of the larger store that this becomes, or `None` if it stays.
 
     Raises a `StructureError` for the store of another sweep. Nothing is written. `now`
-    is the identity of the sweep; `coordinates` returns those of its space.
+    is the identity of the sweep.
     """
     was = store.record
     if "saved" in was:
@@ -63,14 +70,14 @@ def growth_in(
         )
         cure = "Give another path: a sweep resumes only stores that `store=` created."
         raise structure_error("sweep", wrong, cure)
-    why = _moved(store, now, plan.request.space, coordinates)
+    why = _moved(store, now, plan.request)
     if "search" not in {*was, *now} and (was["space"] != now["space"] or why):
         same = was["key"] == now["key"]
         same &= was.get("output_coords") == now.get("output_coords")
         try:
             if same and not outputs_changes(was["function"], now["function"]):
                 _check_reduced(plan, was, now)
-                return _grown(plan, store, now, coordinates)
+                return _grown(plan, store, now)
         except NoGrowth as no:
             why = str(no) or why
     check_same(store.path, was, now, plan.request.resume is not None, why)
@@ -78,14 +85,9 @@ def growth_in(
     return None
 
 
-def _grown(
-    plan: Plan,
-    store: Store,
-    now: Mapping[str, Any],
-    coordinates: Callable[[], Mapping[str, Any]],
-) -> GrownPlan:
+def _grown(plan: Plan, store: Store, now: Mapping[str, Any]) -> GrownPlan:
     request, points = plan.request, plan.points
-    origin = origin_of(store, now, request.space, coordinates())
+    origin = _origin_of(store, now, request)
     kept, geometry = [at >= 0 for at in origin.positions], points.geometry
     pairs = zip(points.cases, points.traced, strict=True)
     had = [x for x in pairs if has_any(geometry, points.static_values, x[0], kept)]
@@ -107,7 +109,7 @@ def _grown(
     if points.key is not None:
         digits = _digits_after(store.record, origin)
         if not geometry.is_part:
-            plan = with_key_digits(plan, digits)
+            plan = plan.with_key_digits(_tables(plan, digits))
         elif _axes(store.record["space"]) != _axes(now["space"]):
             raise NoGrowth(
                 "`space`: with a key, the store of a part of a grid grows only within "
@@ -148,18 +150,13 @@ def _check_batch_size(plan: Plan, store: Store) -> None:
         )
 
 
-def _moved(
-    store: Store,
-    now: Mapping[str, Any],
-    space: Space,
-    coordinates: Callable[[], Mapping[str, Any]],
-) -> str:
+def _moved(store: Store, now: Mapping[str, Any], request: Request) -> str:
     """Return how the values of axes differ, in spite of equal texts."""
     was = store.record
     if was["space"] != now["space"]:
         return ""
-    for name, (dims, values, _) in coordinates().items():
-        if dims[0] not in space.dims or name not in was["coordinates"]:
+    for name, (dims, values, _) in _coordinates(request).items():
+        if dims[0] not in request.space.dims or name not in was["coordinates"]:
             continue
         values = values.astype(object) if values.dtype.kind == "U" else values
         recorded = was["coordinates"][name]
@@ -178,16 +175,18 @@ def _moved(
     return ""
 
 
-def origin_of(
-    store: Store, now: Mapping[str, Any], space: Space, coordinates: Mapping[str, Any]
-) -> Origin:
+def _coordinates(request: Request) -> Mapping[str, Any]:
+    """Return the dims, values and attributes of each coordinate of the space."""
+    return coordinates_of(request.space, request.output_coords)
+
+
+def _origin_of(store: Store, now: Mapping[str, Any], request: Request) -> Origin:
     """Return the origin of the points of a larger space.
 
     Raises `NoGrowth` if the space does not contain the points of the store. `now` is
-    the identity of the sweep, and `coordinates` are the coordinates of its space, with
-    their dims.
+    the identity of the sweep.
     """
-    record, texts = store.record, now["static"]
+    record, texts, space = store.record, now["static"], request.space
     if _differs(record["space"], now["space"]) or record["dims"] != list(space.dims):
         raise NoGrowth
     # Without the coordinates of dims of outputs.
@@ -198,7 +197,7 @@ def origin_of(
     }
     new = {
         name: _column(dims[0], values, texts.get(name))
-        for name, (dims, values, _) in coordinates.items()
+        for name, (dims, values, _) in _coordinates(request).items()
         if dims[0] in space.dims
     }
     forms = [{k: (c.dim, c.form) for k, c in each.items()} for each in (old, new)]
@@ -272,7 +271,7 @@ def _matched(
     return origin
 
 
-def key_digits_of(
+def _digits_of(
     record: Mapping[str, Any],
 ) -> dict[str, UInt32[np.ndarray, " _positions"]]:
     """Return the digits that keys of points are folded with, for the dims of a store.
@@ -301,13 +300,14 @@ def key_digits_text(digits: Mapping[str, UInt32[np.ndarray, " _"]]) -> dict[str,
     }
 
 
-def with_key_digits(plan: Plan, digits: Mapping[str, UInt32[np.ndarray, " _"]]) -> Plan:
-    """Return the plan with the digits of some dims that keys are folded with."""
+def _tables(
+    plan: Plan, digits: Mapping[str, UInt32[np.ndarray, " _"]]
+) -> tuple[UInt32[np.ndarray, " _"], ...]:
+    """Return the digits that keys are folded with: of all dims, or none at all."""
     if not key_digits_text(digits):
-        return plan
+        return ()
     grid = plan.points.geometry.grid_dims.items()
-    tables = [digits.get(dim, np.arange(n, dtype=np.uint32)) for dim, n in grid]
-    return plan.with_key_digits(tuple(tables))
+    return tuple(digits.get(dim, np.arange(n, dtype=np.uint32)) for dim, n in grid)
 
 
 def _digits_after(
@@ -315,7 +315,7 @@ def _digits_after(
 ) -> dict[str, UInt32[np.ndarray, " _"]]:
     """Return the digits of a larger grid: new positions get digits not in use."""
     after = {}
-    pairs = zip(key_digits_of(record).items(), origin.positions, strict=True)
+    pairs = zip(_digits_of(record).items(), origin.positions, strict=True)
     for (dim, before), at in pairs:
         new, first = np.zeros(len(at), np.uint32), int(max(before, default=-1)) + 1
         new[at >= 0] = before[at[at >= 0]]

@@ -21,7 +21,6 @@ from .._errors import SweepError, message, sweep_error
 from .._jaxprs import digest
 from .._results import (
     check_names,
-    coordinates_of,
     coords_texts,
     inner_dims,
     layout_of,
@@ -59,13 +58,7 @@ from .._store import (
 from .._tree import key_kind, leaves_with_names
 from .._types import PyTree
 from .flight_files import Flights, in_flight
-from .growth import (
-    GrownPlan,
-    growth_in,
-    key_digits_of,
-    key_digits_text,
-    with_key_digits,
-)
+from .growth import GrownPlan, growth_in, key_digits_text, plan_in
 from .identity import as_texts, identity_of, reducing_identity
 from .plan import Outcome, Plan, Todo
 from .target import open_to_workers
@@ -224,7 +217,7 @@ class StoreSink:
 
         def growth_of(store: Store) -> Growth | None:
             with well_formed("sweep", files):
-                self.grown = growth_in(plan, store, now, contents.coordinates)
+                self.grown = growth_in(plan, store, now)
             if self.grown is None:
                 return None
             layout = _contents_of(self.grown.plan).layout(now)
@@ -245,12 +238,8 @@ class StoreSink:
         if self.grown is not None:
             plan = self.grown.plan
         else:
-            # The store decides what is computed together, not this call: so every
-            # process and restart computes the same batches, which round alike.
             with well_formed("sweep", files):
-                size = store.record["batch_size"]
-                plan = plan.with_batch_size(size).with_chunks(store.chunks)
-                plan = with_key_digits(plan, key_digits_of(store.record))
+                plan = plan_in(plan, store)
             if write:
                 restore(store, lambda: _contents_of(plan).layout(now))
         program = now["function"]["program"]
@@ -411,11 +400,6 @@ class ValueContents:
         kinds = f"{reducing['reducers']} over {over}"
         return {**named, "cells": {**reducing, "reducers": kinds, "text": text}}
 
-    def coordinates(self) -> dict[str, Any]:
-        """Return the dims, values and attributes of each coordinate."""
-        request = self.plan.request
-        return coordinates_of(request.space, request.output_coords)
-
     def layout(self, identity: Mapping[str, Any]) -> StoreLayout:
         """Return the layout of a new store, for the sweep of this identity."""
         request, work = self.plan.request, self.plan.work
@@ -471,14 +455,10 @@ class StateContents:
         traced = self.blocks.points.traced[0]
         return {"reduce": reducing_identity(self.blocks.reducers, traced)}
 
-    def coordinates(self) -> dict[str, Any]:
-        """Return the dim, values and attributes of the only coordinate."""
-        first = np.arange(self.blocks.size, dtype=np.int64) * self.blocks.each
-        return {"first_point": (("block",), first, {})}
-
     def layout(self, identity: Mapping[str, Any]) -> StoreLayout:
         """Return the layout of a new store, for the sweep of this identity."""
         blocks, request = self.blocks, self.plan.request
+        first = np.arange(blocks.size, dtype=np.int64) * blocks.each
         variables = []
         for name, leaf in leaves_with_names(blocks.outputs):
             dtype = storable(np.empty((0,), leaf.dtype)).dtype
@@ -488,7 +468,7 @@ class StateContents:
         return StoreLayout(
             dims=("block",),
             chunks=self.plan.chunks,
-            coordinates=self.coordinates(),
+            coordinates={"first_point": (("block",), first, {})},
             variables=variables,
             status="status",
             attributes={
