@@ -170,8 +170,7 @@ class Groups(Work):
         missing, (points, failed) = np.zeros(side, bool), np.zeros((2, side), np.int64)
         arrays = live, missing, points, failed, np.zeros(shape, bool)
         tally = _Tally(call.row, *arrays, self._initial(side, run))
-        points = dataclasses.replace(self.points, most=side * run, ordered=False)
-        inner = PointRows(points)
+        inner = PointRows(self.points.with_most(side * run))
         resumed, call.buffer.resumed = call.buffer.resumed, None
         if resumed is not None:
             tally = tally.resumed(resumed)

@@ -46,12 +46,11 @@ class Points:
 
     An automatic `batch_size` (`adapts`) is halved if memory does not suffice; `wanted`
     is the size without regard to memory. If `literal`, small arrays that the function
-    closes over are part of its program. Points are `ordered` if they come with costs,
-    or by arbitrary indices; a call computes at most `most` points. Failed points are
-    `isolated`, or else end the sweep. `broken` has the cases for which tracing the
-    function raises, with the errors: they have no program, and their points failed.
-    Copies share `programs`, and unless their values differ the arguments that are
-    `placed` on the devices.
+    closes over are part of its program. Points are `ordered` if they come with costs;
+    a call computes at most `most` points. Failed points are `isolated`, or else end the
+    sweep. `broken` has the cases for which tracing the function raises, with the
+    errors: they have no program, and their points failed. Copies share `programs`, and
+    unless their values differ the arguments that are `placed` on the devices.
     """
 
     space: Space
