@@ -102,7 +102,7 @@ class TrainResult:
         **Raises:** as `SweepResult.best`; `ValueError` for `over` if a scheduler has
         changed points, or if trainings have different numbers of steps.
         """
-        trained = self.trained[self.curves.ok[:]]
+        trained = self.trained[self.curves.ok]
         if over is not None and len({*trained.tolist()}) > 1:
             wrong = f"some trainings have {trained.min()} steps, and others up to "
             wrong += f"{trained.max()}: their means do not compare."
