@@ -19,8 +19,8 @@ from ..._errors import SweepError
 from ..._run import TooLarge, Watch, clock, differs, error_text, failed_point, quiet
 from ..._tree import as_keys
 from ..._types import PyTree
+from ..program.layout import ByOffset, ByTable, Selected
 from ..program.runner import Programs
-from ..program.select import ByOffset, ByTable, Selected
 from ..trace.cases import case_numbers
 from .buffer import Asked, Buffer, Rows, clear, whole
 from .flight import Begun, Flight

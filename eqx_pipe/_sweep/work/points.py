@@ -28,13 +28,15 @@ from ..program.layout import (
     CHUNK_BYTES,
     NARROW,
     Arguments,
+    ByOffset,
+    ByTable,
     Layout,
+    Selected,
     chunk_capacity,
     everywhere,
     nbytes,
 )
 from ..program.runner import Programs, Runner
-from ..program.select import ByOffset, ByTable, Selected
 from ..program.whole import point_lane
 from ..trace.cases import Case, StaticValues, points_of_a_case, static_values_of
 from ..trace.trace import Traced, abstract, arrays_of, check_concrete
