@@ -43,7 +43,7 @@ MUTANTS = [
     ("_store/commit.py", "np.all(status[:rows] == OK)", "np.any(status == OK)"),
     ("_sweep/flight_files.py", "len(rows) < last - first", "len(rows) <= last - first"),
     ("_sweep/flight_files.py", 'rsplit(".", 2)[0] == at', 'rsplit(".", 2)[0] != at'),
-    ("_train/curves.py", 'trained, "right") - 1', 'trained, "left") - 1'),
+    ("_train/result.py", 'trained, "right") - 1', 'trained, "left") - 1'),
     ("_train/schedulers.py", "max(1, math.ceil(", "max(1, int("),
     ("_train/schedulers.py", "not 0 < self.fraction <=", "not 0 <= self.fraction <="),
     ("_compose/cond.py", "min(max(value, 0), last)", "min(value, last)"),
