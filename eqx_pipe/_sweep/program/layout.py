@@ -14,7 +14,7 @@ The last dim of a grid changes fastest along the lanes (`digits_of` in
 import dataclasses
 import functools as ft
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -26,6 +26,7 @@ from jaxtyping import Int64, UInt32
 from ..._jaxprs import Literals, filled_in
 from ..._run import SMALL_BYTES, copies_of
 from ..._spaces import LONGEST, Geometry, digits_of
+from ..._tree import nbytes
 from ..._types import Key
 from ..._vmap import flat_mesh
 
@@ -317,11 +318,6 @@ class Arguments(NamedTuple):
     columns: Sequence[Any] = ()
 
 
-def nbytes(leaves: Iterable[Any]) -> int:
-    """Return the bytes of arrays or structs, which may have PRNG keys."""
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
-
-
 def chunk_capacity(
     size: int,
     batch_size: int,
@@ -329,6 +325,6 @@ def chunk_capacity(
     outputs: Sequence[jax.ShapeDtypeStruct],
 ) -> int:
     """Return the maximum number of microbatches in one call on each device."""
-    batch_bytes = max(1, nbytes(outputs)) * batch_size * num_devices
+    batch_bytes = max(1, sum(map(nbytes, outputs))) * batch_size * num_devices
     needed = -(-size // (batch_size * num_devices))
     return max(1, min(needed, CHUNK_BYTES // batch_bytes))
