@@ -12,7 +12,6 @@ import dataclasses
 import functools as ft
 import itertools as it
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import AbstractContextManager
@@ -860,15 +859,41 @@ def _from_device(
 def _from_host(
     loader: Loader, cursor: Cursor, end: int
 ) -> Generator[PyTree, None, None]:
-    """Yield the batches of records that threads read ahead."""
-    source, size = loader.source, loader.batch_size
+    """Yield the batches of records that threads read ahead.
+
+    A thread reads a chunk of batches at a time, and at most two chunks more than the
+    number of threads are ready. The threads end with the generator: after the last
+    batch or an error, on Ctrl-C and `close`, and when it is collected, since they refer
+    only to what reads.
+    """
+    source, read = loader.source, _reader(loader, cursor, end)
     assert isinstance(source, HostSource)
-    number = -(-(end - cursor.position) // size)
-    work = _reader(loader, cursor, end)
-    ahead = ReadAhead(work, number, source.threads, source.chunk(size))
-    with contextlib.closing(ahead):
-        for read in ahead:
-            yield host_batch(loader, cursor, *read)
+    count = -(-(end - cursor.position) // loader.batch_size)
+    chunk = source.chunk(loader.batch_size)
+
+    def read_chunk(first: int) -> list[Any]:
+        results: list[Any] = []
+        try:
+            for number in range(first, min(count, first + chunk)):
+                results.append(read(number))
+        except Exception as error:  # raised after the batches that came before
+            results.append(error)
+        return results
+
+    pool = cf.ThreadPoolExecutor(source.threads, "eqx_pipe-read-ahead")
+    try:
+        left = map(ft.partial(pool.submit, read_chunk), range(0, count, chunk))
+        ahead = deque(it.islice(left, source.threads + _AHEAD))
+        while ahead:
+            results = ahead.popleft().result()
+            ahead.extend(it.islice(left, 1))
+            for result in results:
+                if isinstance(result, Exception):
+                    raise result
+                yield host_batch(loader, cursor, *result)
+    finally:
+        # Do not wait: a slow read must not delay an error.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _reader(
@@ -895,51 +920,6 @@ def _reader(
         )
 
     return batch
-
-
-class ReadAhead(Iterator[Any]):
-    """`map(work, range(count))` in threads, with a few results computed ahead.
-
-    Each thread takes `chunk` numbers at a time, and at most two chunks more than the
-    number of threads are ready. The threads end after the last result, after the first
-    error, after `close`, and when the iterator is collected.
-    """
-
-    def __init__(
-        self, work: Callable[[int], Any], count: int, threads: int, chunk: int
-    ):
-        def results_from(start: int) -> list[Any]:
-            results: list[Any] = []
-            try:
-                for i in range(start, min(count, start + chunk)):
-                    results.append(work(i))
-            except Exception as error:  # raised after the results that came before
-                results.append(error)
-            return results
-
-        pool = cf.ThreadPoolExecutor(threads, "eqx_pipe-read-ahead")
-        self._left = map(ft.partial(pool.submit, results_from), range(0, count, chunk))
-        self._waiting = deque(it.islice(self._left, threads + _AHEAD))
-        self._ready: deque[Any] = deque()
-        # The threads refer to the pool, not to this iterator, so that it can be
-        # collected. `shutdown` does not wait: a slow read must not delay an error.
-        end = ft.partial(pool.shutdown, wait=False, cancel_futures=True)
-        self.close = weakref.finalize(self, end)
-
-    def __next__(self) -> Any:
-        try:
-            if not self.close.alive or not (self._ready or self._waiting):
-                raise StopIteration
-            if not self._ready:
-                self._ready.extend(self._waiting.popleft().result())
-                self._waiting.extend(it.islice(self._left, 1))
-            result = self._ready.popleft()
-            if isinstance(result, Exception):
-                raise result
-            return result
-        except BaseException:  # also after Ctrl-C while it waits
-            self.close()
-            raise
 
 
 # Place batches and records on devices.

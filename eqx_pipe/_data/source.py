@@ -193,9 +193,11 @@ class HostSource:
     """
 
     def __init__(self, source: Records):
-        # Its class is unknown, so its methods are looked up.
+        # Its class is unknown, so its methods are looked up. A Hugging Face dataset
+        # reads in batches of columns.
         dataset: Any = source
-        self.has_columns: bool = _has_columns(source)
+        methods = "column_names", "with_format"
+        self.has_columns: bool = all(hasattr(source, name) for name in methods)
         format = getattr(source, "format", {}) if self.has_columns else {}
         # Columns as Python lists of numbers would be slow.
         is_plain = format.get("type", "") is None
@@ -297,11 +299,6 @@ def _size_of(source: Records) -> int:
         cure = "Let `__len__` return a smaller number."
         raise value_error("data.Loader", wrong, cure)
     return size
-
-
-def _has_columns(source: object) -> bool:
-    """Return whether a source is a Hugging Face dataset, which reads in batches."""
-    return hasattr(source, "column_names") and hasattr(source, "with_format")
 
 
 def _is_grain(source: object) -> bool:

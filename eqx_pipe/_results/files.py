@@ -114,7 +114,7 @@ def save(
 ) -> None:
     """Write a `SweepResult` to a store; `made` has its attributes."""
     check_zarr(SAVE)
-    values, space, status = result.values, result.space, result.status[...]
+    values, space, status = result.values, result.space, result.status
     files = as_files(SAVE, path, "path")
     where = files.path_of()
     suffix = os.path.splitext(where)[1]

@@ -17,7 +17,7 @@ from .._check import check_distinct
 from .._errors import describe_value, nearest, type_error, value_error
 from .._jaxprs import digest, text_of
 from .._reduce import ReducerTree
-from .._spaces import POINT, Axis, Geometry, Space, raw_shape
+from .._spaces import POINT, Geometry, Space, raw_shape
 from .._store import LONGEST, StoredArray, is_name
 from .._tree import as_data, leaves_with_names
 from .._types import PyTree
@@ -208,8 +208,10 @@ def coordinates_of(space: Space, named: NamedDims) -> Coordinates:
     geometry, (inner, _) = space.geometry, _coordinate_dims(space.geometry)
     axes: Coordinates = {}
     for name, dim, value in _columns(geometry):
-        values, attrs = as_text(storable(value)), _attrs(geometry.axes, name)
-        axes[name] = (dim, *inner[name]), values, attrs
+        # A pytree of values has several columns, named below their axis.
+        owners = [x for x in geometry.axes if name == x or name.startswith(f"{x}.")]
+        attrs = geometry.axes[max(owners, key=len)].attrs
+        axes[name] = (dim, *inner[name]), as_text(storable(value)), attrs
     return axes | dim_variables(coords_of(named))
 
 
@@ -292,12 +294,6 @@ def _columns(geometry: Geometry) -> Iterator[tuple[str, str, np.ndarray]]:
         positions = np.arange(len(axis))
         for column, value in geometry.axis_values(name, positions):
             yield column, dims[dim], value
-
-
-def _attrs(axes: Mapping[str, Axis], column: str) -> dict[str, str]:
-    """Return the attributes of the axis that a column belongs to."""
-    owners = [n for n in axes if column == n or column.startswith(f"{n}.")]
-    return axes[max(owners, key=len)].attrs
 
 
 def storable(leaf: object) -> np.ndarray:

@@ -27,7 +27,6 @@ from .._store import (
     MISSING,
     OK,
     Gaps,
-    Marks,
     Store,
     StoredArray,
     StoreLike,
@@ -40,6 +39,7 @@ from .._store import (
     open_store,
     picked_gaps,
     ranges_of,
+    statuses_in,
     well_formed,
 )
 from .._tree import leaf_text, leaves_with_names
@@ -59,9 +59,6 @@ _STATIC = {"static": True}
 """The metadata of a field that is not a leaf of the pytree."""
 
 _LISTED = 5
-
-_LARGEST = 2**24
-"""The maximum number of points with an array of their statuses."""
 
 
 class Steps(eqx.Module):
@@ -174,24 +171,22 @@ class SweepResult:
         return None if self.steps is None else self.steps.waste
 
     @property
-    def status(self) -> Int8[np.ndarray | Marks, " points"]:
+    def status(self) -> Int8[np.ndarray, " points"]:
         """The status of each point: 0 not computed yet, 1 has a value, 2 failed.
 
-        Beyond 2^24 points, `status`, `ok` and `missing` keep ranges of points in place
-        of an entry for each: `sum`, `any`, `all`, `~`, `==` and slices take little
-        memory, and `numpy.asarray` creates the array.
+        `status`, `ok` and `missing` create an array of one byte for each point; the
+        result itself keeps only ranges of points. `repr(result)` counts the points of
+        each status without an array.
         """
-        kinds = np.array([MISSING, OK, FAILED], np.int8)
-        marks = Marks(self._gaps, len(self), kinds)
-        return marks if len(marks) > _LARGEST else marks[...]
+        return statuses_in(self._gaps, len(self))
 
     @property
-    def ok(self) -> Bool[np.ndarray | Marks, " points"]:
+    def ok(self) -> Bool[np.ndarray, " points"]:
         """True for each point that has a value."""
         return self.status == OK
 
     @property
-    def missing(self) -> Bool[np.ndarray | Marks, " points"] | None:
+    def missing(self) -> Bool[np.ndarray, " points"] | None:
         """True for each point that is not computed yet; `None` if all are."""
         return self.status == MISSING if count_in(self._gaps, MISSING) else None
 
@@ -295,7 +290,7 @@ class SweepResult:
         self._check_all_values("best")
         check_choice(_BEST, "mode", mode, ("min", "max"))
         compared = scores(_BEST, self.values, len(self), by)
-        allowed = self.ok[...] & ~np.isnan(compared)
+        allowed = self.ok & ~np.isnan(compared)
         settings, points, one = self.space, range(len(self)), "point"
         if over is not None:
             over = as_over(over, _BEST, "")
@@ -351,7 +346,7 @@ class SweepResult:
         if self.points is not None:
             attrs["points_reduced"] = self.points
             return reduction_dataset(self.values, named, attrs)
-        return dataset_of(self.values, self.space, named, self.status[...], attrs)
+        return dataset_of(self.values, self.space, named, self.status, attrs)
 
     def to_pandas(self) -> DataFrame:
         """Return the result as a `pandas.DataFrame` with one row for each point.
@@ -370,7 +365,7 @@ class SweepResult:
         Needs `pip install 'eqx_pipe[sweep]'`."""
         self._check_all_values("to_pandas")
         optional("SweepResult.to_pandas", "pandas")
-        return frame_of(self.values, self.space, self.status[...], self.errors)
+        return frame_of(self.values, self.space, self.status, self.errors)
 
     def plot(
         self,

@@ -104,7 +104,7 @@ def export(
     order = np.arange(len(scores))
     if top is not None:
         check_int("tensorboard", "top", top, 0)
-        allowed = np.asarray(result.ok) & ~np.isnan(scores)
+        allowed = result.ok & ~np.isnan(scores)
         order = ranked(scores, mode, allowed)[:top]
     columns, when = reading.at(order), result.started
     values = {k: (curve.steps, np.asarray(curve.leaf)) for k, curve in curves.items()}

@@ -46,7 +46,7 @@ def view(
         return page
     metric, mode = reading.chosen(metric, mode)
     values, scores = reading.numbers(metric)
-    ok = np.asarray(result.ok)
+    ok = result.ok
     order = ranked(scores, mode, ok & ~np.isnan(scores))
     few = _sampled(reading, order)
     others = [k for k in names if k != metric and k in reading.outputs][:3]
@@ -75,7 +75,7 @@ def view(
     if reading.rounds is not None:
         page["history"] = _history(reading.rounds, scores, mode)
     elif not reading.changed:
-        page |= _grid(dims, np.where(ok, scores, np.nan), np.asarray(result.status))
+        page |= _grid(dims, np.where(ok, scores, np.nan), result.status)
     if values is not None:
         by, choices, groups = _grouped(dims, group)
         # Groups of one setting each show its mean already.
@@ -152,7 +152,7 @@ def _means(
     """Return the mean of each setting of some axes."""
     assert reading.result is not None
     _, scores = reading.numbers(metric)
-    scores = np.where(np.asarray(reading.result.ok), scores, np.nan).astype(np.float64)
+    scores = np.where(reading.result.ok, scores, np.nan).astype(np.float64)
     places: dict[tuple[Any, ...], list[int]] = {}
     for k, values in enumerate(zip(*(x.tolist() for x in columns), strict=True)):
         # Equal to six digits, as an axis may have been made in another way.

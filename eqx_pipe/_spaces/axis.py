@@ -448,7 +448,9 @@ def missing_in(column: object) -> int:
     NaN in a list or in a column of NumPy's floats is not missing.
     """
     if isinstance(column, list):
-        return sum(map(is_missing, column))
+        # By name, since pandas need not be installed.
+        names = "NoneType", "NAType", "NaTType"
+        return sum(type(x).__name__ in names for x in column)
     nulls: Any = getattr(column, "null_count", None)  # Polars has a method
     if nulls is not None:
         return nulls if isinstance(nulls, int) else nulls()
@@ -457,12 +459,6 @@ def missing_in(column: object) -> int:
     if is_null is None or isinstance(getattr(column, "dtype", np.dtype(int)), np.dtype):
         return 0
     return int(is_null().sum())
-
-
-def is_missing(x: object) -> bool:
-    """Return whether a Python value stands for a missing one."""
-    # By name, since pandas need not be installed.
-    return x is None or type(x).__name__ in ("NAType", "NaTType")
 
 
 _FORMS = "Give a sequence of numbers, of arrays of one shape, or of PRNG keys."

@@ -27,7 +27,6 @@ from .format import checksum as checksum
 from .format import coordinate_digest as coordinate_digest
 from .format import raw_of as raw_of
 from .format import well_formed as well_formed
-from .lazy import Marks as Marks
 from .lazy import StoredArray as StoredArray
 from .objects import Files as Files
 from .objects import Objects as Objects
@@ -48,6 +47,7 @@ from .partition import merged as merged
 from .partition import picked_gaps as picked_gaps
 from .partition import points_in as points_in
 from .partition import ranges_of as ranges_of
+from .partition import statuses_in as statuses_in
 from .relayout import Growth as Growth
 from .relayout import Origin as Origin
 from .relayout import grow_store as grow_store

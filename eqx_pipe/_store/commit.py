@@ -49,7 +49,8 @@ def commit_chunk(
         if whole is None:
             return True
         values, status, errors = whole
-    version = Version(status, store.digests_of(number, values), errors)
+    digests = [store.digest(number, k, leaf) for k, leaf in enumerate(values)]
+    version = Version(status, digests, errors)
     if before.versions:
         # First promise both contents: values of either are valid from now on.
         tag = _put_status(store, number, [*before.versions, version], tag)

@@ -1,6 +1,5 @@
-"""Arrays that are created when they are read: values of a store, marks of points."""
+"""`StoredArray`: a variable of a store as an array that is read when it is indexed."""
 
-import abc
 import functools as ft
 import math
 import operator
@@ -10,112 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool
 
 from .objects import AT_ONCE
-from .partition import FAILED, MISSING, OK, Gaps, count_in
 from .store import Store
 
 
-class _LazyArray(np.lib.mixins.NDArrayOperatorsMixin):
-    """An array that is created when it is read: `self[...]` are its entries."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[i] for i in range(len(self)))
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kw: Any) -> Any:
-        arrays = [x[...] if isinstance(x, _LazyArray) else x for x in inputs]
-        return getattr(ufunc, method)(*arrays, **kw)
-
-    def __getattr__(self, name: str) -> Any:
-        # Other attributes of arrays, such as `mean`, `max`, `T` and `astype`.
-        if name.startswith("_") or not hasattr(np.ndarray, name):
-            raise AttributeError(f"`{type(self).__name__}` has no attribute `{name}`.")
-        return getattr(self[...], name)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    shape: tuple[int, ...]
-
-    @abc.abstractmethod
-    def __getitem__(self, index: object) -> Any: ...
-
-
-class Marks(_LazyArray):
-    """An array whose entry for a point depends on the status of the point only.
-
-    It keeps gaps in place of entries, and the entry for each status. `sum`, `mean`,
-    `any`, `all`, `~`, comparisons with a number, slices and single entries take little
-    memory; `numpy.asarray`, other operations and other functions create the array.
-    """
-
-    ndim: int = 1
-
-    def __init__(self, gaps: Gaps, size: int, entries: np.ndarray):
-        self._gaps, self._entries = gaps, entries
-        self.size: int = size
-        self.shape: tuple[int, ...] = (size,)
-        self.dtype: np.dtype[Any] = entries.dtype
-        self.nbytes: int = size * self.dtype.itemsize
-
-    def __repr__(self) -> str:
-        pairs = zip(self._counts.tolist(), self._entries.tolist(), strict=True)
-        texts = (f"{count:,} {entry}" for count, entry in pairs if count)
-        return f"{self.dtype}[{self.size}]: {', '.join(texts)}"
-
-    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        edges = np.concatenate([[0], self._gaps[:, :2].reshape(-1), [self.size]])
-        kinds = np.full(len(edges) - 1, OK)
-        # Every second range between the edges is a gap; empty ranges have no effect.
-        kinds[1::2] = self._gaps[:, 2]
-        entries = self._entries[kinds].astype(dtype or self.dtype)
-        return np.repeat(entries, np.diff(edges))
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kw: Any) -> Any:
-        if (
-            method == "__call__"
-            and not kw
-            and all(other is self or np.isscalar(other) for other in inputs)
-        ):
-            arrays = (self._entries if other is self else other for other in inputs)
-            return Marks(self._gaps, self.size, ufunc(*arrays))
-        return super().__array_ufunc__(ufunc, method, *inputs, **kw)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("sum", "mean", "any", "all"):
-            return ft.partial(self._reduce, name)
-        return super().__getattr__(name)
-
-    def __getitem__(self, index: Any) -> Any:
-        if _is_int(index):
-            i = range(self.size)[index]
-            return self[i : i + 1][...][0]
-        if not isinstance(index, slice) or index.step not in (None, 1):
-            return np.asarray(self)[index]
-        first, last, _ = index.indices(self.size)
-        ends = np.clip(self._gaps[:, :2], first, max(first, last)) - first
-        gaps = np.column_stack([ends, self._gaps[:, 2]])
-        return Marks(gaps, max(0, last - first), self._entries)
-
-    @property
-    def _counts(self) -> Int64[np.ndarray, "3"]:
-        """The number of points of each status."""
-        missing, failed = (count_in(self._gaps, kind) for kind in (MISSING, FAILED))
-        return np.array([missing, self.size - missing - failed, failed])
-
-    def _reduce(self, name: str, *args: Any, **options: Any) -> Any:
-        """Return a reduction of all entries; NumPy's functions pass some `None`."""
-        if any(x is not None for x in (*args, *options.values())):
-            return getattr(self[...], name)(*args, **options)
-        entries = self._entries[self._counts > 0]
-        if name in ("any", "all"):
-            return getattr(entries, name)()
-        total = self._counts @ self._entries.astype(np.int64)
-        return total if name == "sum" else total / self.size
-
-
-class StoredArray(_LazyArray):
+class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
     """One variable of a store as an array that is read when it is indexed.
 
     It has a `shape` and a `dtype`; `[i]`, slices, lists of indices and masks return
@@ -163,6 +63,22 @@ class StoredArray(_LazyArray):
             )
         whole = self[...]
         return whole if dtype is None else whole.astype(dtype)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kw: Any) -> Any:
+        arrays = [x[...] if isinstance(x, StoredArray) else x for x in inputs]
+        return getattr(ufunc, method)(*arrays, **kw)
+
+    def __getattr__(self, name: str) -> Any:
+        # Other attributes of arrays, such as `mean`, `max`, `T` and `astype`.
+        if name.startswith("_") or not hasattr(np.ndarray, name):
+            raise AttributeError(f"`{type(self).__name__}` has no attribute `{name}`.")
+        return getattr(self[...], name)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
 
     def grid(self, stored: bool = False) -> "StoredArray":
         """Return the array with leading axes for the dims of the grid, unread.

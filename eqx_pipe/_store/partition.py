@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Bool, Int64, Integer
+from jaxtyping import Bool, Int8, Int64, Integer
 
 MISSING, OK, FAILED = 0, 1, 2
 """The status of a row."""
@@ -189,6 +189,14 @@ def joined_gaps(parts: Iterable[tuple[Gaps, int]]) -> Gaps:
         shifted.append(gaps + np.array([first, first, 0]))
         first += size
     return np.concatenate(shifted)
+
+
+def statuses_in(gaps: Gaps, size: int) -> Int8[np.ndarray, " points"]:
+    """Return the status of each of `size` points."""
+    edges = np.concatenate([[0], gaps[:, :2].reshape(-1), [size]])
+    status = np.full(len(edges) - 1, OK, np.int8)
+    status[1::2] = gaps[:, 2]  # every second range between the edges is a gap
+    return np.repeat(status, np.diff(edges))
 
 
 def count_in(gaps: Gaps, status: int) -> int:

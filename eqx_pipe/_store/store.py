@@ -276,9 +276,10 @@ class Store:
         """
         key, size = self.status_key(number), self.chunks.points
         try:
-            position, cut, versions = parsed(
-                self.files.get(key), size, size * self.each
-            )
+            manifest, _ = unpack(self.files.get(key), size)
+            each = manifest["versions"]
+            versions = [_version(fields, size * self.each) for fields in each]
+            position, cut = manifest["chunk"], manifest["cut"]
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -340,13 +341,9 @@ class Store:
         """Return whether values are those of a version."""
         rows = values[: len(version.status)]
         digests = version.digests
-        return bool(digests) and self._digest(number, k, rows) == digests[k]
+        return bool(digests) and self.digest(number, k, rows) == digests[k]
 
-    def digests_of(self, number: int, values: Sequence[np.ndarray]) -> list[int]:
-        """Return the digest of the values of a chunk, for each array."""
-        return [self._digest(number, k, leaf) for k, leaf in enumerate(values)]
-
-    def _digest(self, number: int, k: int, values: np.ndarray) -> int:
+    def digest(self, number: int, k: int, values: np.ndarray) -> int:
         """Return the digest of the values of a chunk, which includes their identity."""
         place = f"{self.variables[k].name} {self.chunks.position(number)} "
         start = checksum(place.encode())
@@ -395,13 +392,6 @@ class Store:
         """Return the error for a file that the system does not read."""
         wrong = f"`{self.files.path_of(key)}` cannot be read: {error}."
         return OSError(message("sweep", wrong, _TRY_AGAIN))
-
-
-def parsed(data: bytes, rows: int, points: int) -> tuple[str, str, list[Version]]:
-    """Return the position, the cut and the versions of a chunk from its status file."""
-    manifest, _ = unpack(data, rows)
-    versions = [_version(each, points) for each in manifest["versions"]]
-    return manifest["chunk"], manifest["cut"], versions
 
 
 def _version(fields: Mapping[str, Any], points: int) -> Version:

@@ -1,7 +1,7 @@
 """Sweeps: `sweep.py` is the entry, `work` makes rows, and `sinks` keep them."""
 
 from .identity import as_texts as as_texts
-from .identity import check_settings as check_settings
+from .mismatch import check_settings as check_settings
 from .plan import Outcome as Outcome
 from .preview import SweepPlan as SweepPlan
 from .preview import plan as plan

@@ -19,7 +19,8 @@ from jaxtyping import Int64, UInt8, UInt32
 from .._errors import structure_error, value_error
 from .._results import coordinates_of
 from .._store import Origin, Store, coordinate_digest, in_place, raw_of
-from .identity import check_same, differing, function_texts, outputs_changes
+from .identity import function_texts
+from .mismatch import check_same, differing, outputs_changes
 from .plan import Plan
 from .request import Request
 from .trace.cases import has_any

@@ -81,10 +81,6 @@ class Plan:
         spans = (self.work.span(*self.chunks.span(number)) for number in numbers)
         return sum(last - first for first, last in spans)
 
-    def count_rows(self, number: int, rows: Int64[np.ndarray, " some"]) -> int:
-        """Return the number of points in some rows of a chunk."""
-        return self.work.count(self.chunks.span(number)[0] + rows)
-
     def asked(self, number: int, rows: Int64[np.ndarray, " some"] | None) -> Asked:
         """Return the rows of a chunk to compute, with the costs of their points."""
         first, last = self.chunks.span(number)
@@ -126,10 +122,8 @@ def plan_of(request: Request) -> Plan:
     devices, (_, shares) = request.devices, request.shard or (0, 1)
     if request.executor is not None:
         # The devices of a worker are unknown before it runs: assume one.
-        devices, shares = (
-            devices[:1],
-            shares * (known_workers(request.executor) or _SHARING_WORKERS),
-        )
+        devices = devices[:1]
+        shares *= known_workers(request.executor) or _SHARING_WORKERS
     points = prepare(
         request.fn,
         request.whole,
@@ -181,9 +175,8 @@ def _plan_of(request: Request, work: Work, costs: CostsOf | None) -> Plan:
 
 def known_workers(executor: object) -> int | None:
     """Return the number of workers of an executor, or `None`."""
-    workers = getattr(
-        executor, "_max_workers", None
-    )  # the pools of the standard library
+    # The pools of the standard library have this attribute.
+    workers = getattr(executor, "_max_workers", None)
     return workers if isinstance(workers, int) and workers > 0 else None
 
 
@@ -207,9 +200,10 @@ class Todo:
 
     def left(self, plan: Plan) -> int:
         """Return the number of missing points."""
-        whole = [number for number in self.chunks if number not in self.rows]
-        parts = (plan.count_rows(*part) for part in self.rows.items())
-        return plan.count(whole) + sum(parts)
+        left = plan.count([n for n in self.chunks if n not in self.rows])
+        for number, rows in self.rows.items():
+            left += plan.work.count(plan.chunks.span(number)[0] + rows)
+        return left
 
 
 @dataclasses.dataclass(frozen=True)

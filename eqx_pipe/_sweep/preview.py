@@ -17,10 +17,10 @@ from .._run import no_mesh
 from .._same import record_of
 from .._spaces import SpaceLike
 from .._store import FAILED, MISSING, NO_GAPS, count_in
+from .._tree import nbytes
 from .._types import PyTree
 from .identity import kernels_text
 from .plan import Plan, Todo, plan_of
-from .program.layout import nbytes
 from .request import SweepOptions, request_of
 from .sinks import StoreSink
 
@@ -218,7 +218,9 @@ def _in_numbers(coming: Plan) -> SweepPlan:
     todo, gaps, had, value_bytes = Todo(numbers, numbers), NO_GAPS, 0, 0
     counts, unsure = {}, ""
     if request.store is None:
-        value_bytes = _value_bytes(coming)
+        # Those of all rows, or of the states of blocks while they are merged.
+        rows = coming.chunks.size if coming.blocks is None else coming.chunks.points
+        value_bytes = rows * sum(map(nbytes, coming.work.row))
     else:
         sink = StoreSink(coming, write=False)
         _, counts, unsure = record_of(request.fn)
@@ -262,10 +264,3 @@ def _kernels_of(coming: Plan) -> str:
     if platform == "cpu" or not any(x.has_kernels for x in points.traced):
         return kernels_text(points.traced, platform)
     return f"none on {platform}: XLA runs `fn` itself"
-
-
-def _value_bytes(coming: Plan) -> int:
-    """Return the bytes of values in memory, or of states while they are merged."""
-    chunks = coming.chunks
-    rows = math.prod(chunks.lengths) if coming.blocks is None else chunks.points
-    return rows * nbytes(coming.work.row)

@@ -2,9 +2,9 @@
 
 from .checkpoint import CHECKPOINTS as CHECKPOINTS
 from .checkpoint import damage as damage
-from .curves import STATUS as STATUS
 from .lanes import Training as Training
 from .plan import plan_train as plan_train
+from .result import STATUS as STATUS
 from .result import TrainResult as TrainResult
 from .schedulers import PBT as PBT
 from .schedulers import Halving as Halving

@@ -426,7 +426,10 @@ class Lanes:
         parts = [whole[k : k + lanes] for k in range(0, len(whole), lanes)]
         todo = [(part, part[going[part]]) for part in parts if going[part].any()]
         for part, some in todo:
-            at = _trainings_of_lanes(part, some, lanes)
+            # All parts have the same number of lanes, so that they run the same
+            # program; those that are not asked for repeat one that is.
+            at = np.concatenate([part, np.repeat(part[-1:], lanes - len(part))])
+            at = np.where(np.isin(at, some), at, some[0])
             inputs = self._placed(at, values, carries if plan else ())
             args = [*program.consts, *inputs, *plan]
             with self._fitting(lanes // self._devices):
@@ -547,18 +550,6 @@ class Lanes:
         )
         _check_rest(_OF_BEGIN, a, b, cure)
         return [*map(np.asarray, _raw(arrays))]
-
-
-def _trainings_of_lanes(
-    part: Int[np.ndarray, " part"], some: Int[np.ndarray, " some"], lanes: int
-) -> Int[np.ndarray, " lanes"]:
-    """Return the training of each lane, to compute `some` of those in a `part`.
-
-    All parts have the same number of lanes, the last training repeated, so that they
-    run the same program. Other lanes repeat one of `some`.
-    """
-    at = np.concatenate([part, np.repeat(part[-1:], lanes - len(part))])
-    return np.where(np.isin(at, some), at, some[0])
 
 
 def values_at(columns: Columns, i: Any) -> dict[str, Array]:

@@ -18,9 +18,8 @@ from .._store import FAILED, OK, gaps_of
 from .._sweep import Outcome, Request, result_of
 from .._tree import struct_of
 from .._types import PyTree
-from .curves import STATUS, Curve, Steps, curves_of
 from .lanes import Carries, Columns, Lanes, values_at
-from .result import TrainResult
+from .result import STATUS, Curve, Steps, TrainResult, curves_of
 from .schedulers import Population
 
 Mask = Bool[np.ndarray, " trainings"]

@@ -9,7 +9,7 @@ from .._errors import structure_error, value_error
 from .._store import disk_errors, locked
 from .._sweep import Request, check_settings
 from .checkpoint import CURVES, KEY, Saved, newest, tidy, write
-from .curves import Steps, curves_of
+from .result import Steps, curves_of
 from .state import State, failure
 
 _KEPT = "step", "decided", "seen", "ended"

@@ -54,8 +54,15 @@ from .._tree import (
 )
 from .._types import AnyJaxpr, PyTree
 from .batch_size import analyze, choose_batch_size, even_out
-from .batches import flat_mesh, is_on_device, over_devices
-from .lanes import First, first_copies, in_batches, summed
+from .batches import (
+    First,
+    first_copies,
+    flat_mesh,
+    in_batches,
+    is_on_device,
+    over_devices,
+    summed,
+)
 
 Axis: TypeAlias = int | None
 

@@ -194,37 +194,16 @@ def test_a_share_that_the_launcher_does_not_tell(message, launched, tmp_path):
         ep.plan(jnp.sin, ep.Linspace(0, 1, 3), store=tmp_path / "r", shard="auto")
 
 
-@pytest.mark.usefixtures("few")
 @settings(deadline=None)
-@given(st.lists(st.integers(-12, 11)), st.slices(12), st.integers(-12, 11))
-def test_marks_of_points_are_as_arrays_of_them(partly, index, cut, one):
+@given(st.lists(st.integers(-12, 11)))
+def test_the_statuses_of_points_are_as_in_the_dataset(partly, index):
     result, status = partly
     picked, expected = result[index], status[index]
-    assert np.array_equal(picked.status, expected)
-    views = [(picked.status, expected), (picked.ok, expected == 1)]
-    if picked.missing is not None:
-        views.append((picked.missing, expected == 0))
-    for marks, array in views:
-        assert len(marks) == len(array) and marks.dtype == array.dtype
-        assert not isinstance(marks, np.ndarray) and marks.tolist() == array.tolist()
-        for name in ("sum", "any", "all", "argmax" if len(array) else "sum"):
-            expect = getattr(array, name)()
-            assert getattr(marks, name)() == getattr(np, name)(marks) == expect
-        assert [*marks] == [*array] and (marks.sum(axis=0) == array.sum(axis=0)).all()
-        assert np.array_equal(marks[cut], array[cut])
-        assert np.array_equal(marks != 1, array != 1)
-        assert np.array_equal(marks == array, array == array)
-        assert np.array_equal(marks[array > 0], array[array > 0])
-    assert np.array_equal(~picked.ok, expected != 1)
-    assert result.status[one] == status[one] and result.ok[one] == (status[one] == 1)
-
-
-@pytest.fixture(scope="module")
-def few():
-    """Let results of any size keep ranges of points."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("eqx_pipe._results.result._LARGEST", -1)
-        yield
+    for marks, array in [(picked.status, expected), (picked.ok, expected == 1)]:
+        assert marks.dtype == array.dtype and marks.tolist() == array.tolist()
+    missing = np.zeros(0, bool) if picked.missing is None else picked.missing
+    assert np.flatnonzero(missing).tolist() == np.flatnonzero(expected == 0).tolist()
+    assert (picked.missing is None) == (0 not in expected)
 
 
 @pytest.fixture(scope="module")
@@ -244,14 +223,13 @@ def partly(tmp_path_factory):
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_share_of_many_points_takes_little_memory(tmp_path):
     code = f"""
-        import eqx_pipe as ep
+        import re, eqx_pipe as ep
         space = {{"a": ep.Linspace(0, 1, 10**5), "b": ep.Linspace(0, 1, 10**4)}}
         fn = lambda p: p["a"] * p["b"]
         part = ep.sweep(fn, space, store={str(tmp_path / "r")!r}, shard=(5, 4096))
-        computed = int(part.ok.sum())
-        assert 0 < computed < 10**6 and (part.status == 0).sum() == 10**9 - computed
-        assert part.missing.sum() + part.ok.sum() == len(part) and not part.ok.all()
-        assert part.ok[:10**8].any() and not part.ok[-1] and "missing" in repr(part)
+        (missing,) = re.findall("([0-9,]+) points missing: 0, 1, 2, 3, 4", repr(part))
+        assert 0 < 10**9 - int(missing.replace(",", "")) < 10**6
+        assert not part[: 10**6].ok.any() and part[10**6 : 2 * 10**6].ok.any()
         # `getrusage` would include the process that started this one.
         (peak,) = (line for line in open("/proc/self/status") if "VmHWM" in line)
         print(int(peak.split()[1]) // 1024)

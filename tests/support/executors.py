@@ -95,9 +95,9 @@ class Cluster:
         if self.taken in self.deaths:
             future.set_exception(RuntimeError("the node went away"))
             return
-        remote = "eqx_pipe._sweep.remote"
-        with mock.patch(f"{remote}._sweeps", jobs):
-            with mock.patch(f"{remote}._PROCESS", name):
+        worker = "eqx_pipe._sweep.worker"
+        with mock.patch(f"{worker}._sweeps", jobs):
+            with mock.patch(f"{worker}._PROCESS", name):
                 answer = fn(*args)
         self.free_at[number] = self.now + (1 if answer[2] is None else 20)
         future.set_result(answer)

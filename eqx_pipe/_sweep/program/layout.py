@@ -1,4 +1,7 @@
-"""The layout of a program: which points each device computes, in which batches.
+"""The points of a call of a program: which ones, by which device, in which batches.
+
+A call computes consecutive points, whose indices the device computes from an offset, or
+points that are listed in a table.
 
 If some points may take longer than others, points are dealt to the devices in turn: if
 the cost rises or falls along the points, no device gets the expensive half. Otherwise a
@@ -11,18 +14,19 @@ The last dim of a grid changes fastest along the lanes (`digits_of` in
 import dataclasses
 import functools as ft
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import UInt32
+from jaxtyping import Int64, UInt32
 
 from ..._jaxprs import Literals, filled_in
 from ..._run import SMALL_BYTES, copies_of
-from ..._spaces import LONGEST
+from ..._spaces import LONGEST, Geometry, digits_of
+from ..._tree import nbytes
 from ..._types import Key
 from ..._vmap import flat_mesh
 
@@ -234,6 +238,74 @@ def _shares(partition: Partition, points: int) -> UInt32[np.ndarray, "devices 2"
     return np.array(shares, np.uint32)
 
 
+@dataclasses.dataclass(frozen=True)
+class ByOffset:
+    """Consecutive points of the grid, beginning at the index `start`.
+
+    With a layout for blocks they are blocks of `each` points, out of `size` points.
+    """
+
+    start: int = 0
+    each: int = 1
+    size: int = 0
+
+    def kernel_args(self, first: int, points: int, layout: Layout) -> Any:
+        """Return the control and the table for `points` points from `first` on.
+
+        For blocks, the last point of the call and the batches of a block follow the
+        digits.
+        """
+        begin = first * self.each
+        columns = list(digits_of(self.start + begin, layout.lengths))
+        if layout.within is not None:
+            last = min(points * self.each, self.size - begin) - 1
+            columns += [last, self.each // layout.within]
+        return control_of(layout.partition(points), points, columns), None
+
+    def rows(self, first: int, last: int) -> slice:
+        """Return the rows of the values for the outputs of some points."""
+        return slice(first, last)
+
+
+@dataclasses.dataclass(frozen=True)
+class ByTable:
+    """The points with given indices in the space, whose outputs go to `places`."""
+
+    geometry: Geometry
+    index: Int64[np.ndarray, " points"]
+    places: Int64[np.ndarray, " points"]
+
+    def kernel_args(self, first: int, points: int, layout: Layout) -> Any:
+        """Return the control and the table for `points` points from `first` on."""
+        partition, start = layout.partition(points), [0] * len(layout.lengths)
+        size = layout.capacity * layout.batch_size
+        # Batches are whole: the last point is repeated at the end of one.
+        lanes = np.full((len(layout.devices), size), first + points - 1)
+        for device, into in enumerate(lanes):
+            mine = np.arange(first, first + points)[partition.own(device)]
+            into[: len(mine)] = mine
+        digits = self.geometry.digits(self.index[lanes.ravel()])
+        values = [
+            np.asarray(table)[digits[:, dim]]
+            for k, (_, dim, table) in enumerate(self.geometry.tabled)
+            if layout.has_column(k)
+        ]
+        digits = digits.astype(np.uint32)
+        return control_of(partition, points, start), (digits, values)
+
+    def of(self, index: Int64[np.ndarray, " points"]) -> "ByTable":
+        """Return other points of the same space."""
+        return dataclasses.replace(self, index=index, places=index)
+
+    def rows(self, first: int, last: int) -> Int64[np.ndarray, " points"]:
+        """Return the rows of the values for the outputs of some points."""
+        return self.places[first:last]
+
+
+Selected: TypeAlias = ByOffset | ByTable
+"""The points of a call: consecutive ones, or those of a table."""
+
+
 class Arguments(NamedTuple):
     """The arguments of a program, which are the same for all devices."""
 
@@ -246,11 +318,6 @@ class Arguments(NamedTuple):
     columns: Sequence[Any] = ()
 
 
-def nbytes(leaves: Iterable[Any]) -> int:
-    """Return the bytes of arrays or structs, which may have PRNG keys."""
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
-
-
 def chunk_capacity(
     size: int,
     batch_size: int,
@@ -258,6 +325,6 @@ def chunk_capacity(
     outputs: Sequence[jax.ShapeDtypeStruct],
 ) -> int:
     """Return the maximum number of microbatches in one call on each device."""
-    batch_bytes = max(1, nbytes(outputs)) * batch_size * num_devices
+    batch_bytes = max(1, sum(map(nbytes, outputs))) * batch_size * num_devices
     needed = -(-size // (batch_size * num_devices))
     return max(1, min(needed, CHUNK_BYTES // batch_bytes))

@@ -30,8 +30,16 @@ from ..._run import (
 )
 from ..trace.trace import Traced, abstract
 from .in_steps import batched_in, build_split, state_of
-from .layout import COUNT, Arguments, Layout, Partition, Place, each_its_rows
-from .select import ByTable, Selected
+from .layout import (
+    COUNT,
+    Arguments,
+    ByTable,
+    Layout,
+    Partition,
+    Place,
+    Selected,
+    each_its_rows,
+)
 from .whole import LaneOf, build
 
 # XLA splits a step of a program over its threads if it estimates that the step is long,

@@ -30,9 +30,8 @@ from ..program.blocks import (
     call_blocks,
     filled_up,
 )
-from ..program.layout import CHUNK_BYTES, Arguments, Layout
+from ..program.layout import CHUNK_BYTES, Arguments, ByOffset, Layout
 from ..program.runner import Runner
-from ..program.select import ByOffset
 from ..trace.reducers import TracedReducers
 from ..trace.trace import abstract
 from .buffer import Asked, Buffer, Errors, Rows, Verdict, joined

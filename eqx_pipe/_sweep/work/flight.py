@@ -19,9 +19,8 @@ from jaxtyping import Bool, Int64
 from ..._errors import log_once
 from ..._run import Stopped, check_finite, clock, save_pause, search
 from ..program.in_steps import BATCH, BUDGET
-from ..program.layout import COUNT, Arguments
+from ..program.layout import COUNT, Arguments, Selected
 from ..program.runner import Runner, Saved, by_device, fresh_lanes, selecting
-from ..program.select import Selected
 
 
 class RowState(enum.IntEnum):

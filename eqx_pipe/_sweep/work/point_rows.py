@@ -16,7 +16,7 @@ from jaxtyping import Float, Int64
 from ..._run import TooLarge, Watch, clock, differs, error_text, failed_point, quiet
 from ..._tree import as_keys
 from ..._types import PyTree
-from ..program.select import ByOffset, ByTable, Selected
+from ..program.layout import ByOffset, ByTable, Selected
 from ..trace.cases import case_numbers
 from .buffer import Buffer, Rows, clear
 from .flight import Begun, Flight

@@ -21,6 +21,7 @@ from ..._compiled import bytes_of_program
 from ..._jaxprs import Literals, Split, arguments_of, literals_of
 from ..._run import TooLarge, differs, does_not_fit, put, quiet, search
 from ..._spaces import Geometry, Space, is_axis
+from ..._tree import nbytes
 from ..._types import Device, Key, PyTree
 from ..._vmap import all_busy, largest_that_fits, may_not_fit
 from ..program.in_steps import batched_in, state_of
@@ -28,13 +29,14 @@ from ..program.layout import (
     CHUNK_BYTES,
     NARROW,
     Arguments,
+    ByOffset,
+    ByTable,
     Layout,
+    Selected,
     chunk_capacity,
     everywhere,
-    nbytes,
 )
 from ..program.runner import Programs, Runner
-from ..program.select import ByOffset, ByTable, Selected
 from ..program.whole import point_lane
 from ..trace.cases import Case, StaticValues, points_of_a_case, static_values_of
 from ..trace.trace import Traced, abstract, arrays_of, check_concrete
@@ -108,7 +110,7 @@ class Points:
     @property
     def row_bytes(self) -> int:
         """The size of the output at a point in bytes, at least 1."""
-        return max(1, nbytes(self.row))
+        return max(1, sum(map(nbytes, self.row)))
 
     @property
     def outputs(self) -> PyTree:
@@ -189,7 +191,7 @@ class Points:
             layout = self._layout(k, self.largest_batch, self.are_listed)
             args = jtu.tree_map(abstract, self.arguments(k, layout))
             state = state_of(split, layout, batched_in(split, layout, args))
-            flights.append((nbytes(state), split.steps))
+            flights.append((sum(map(nbytes, state)), split.steps))
         # A chunk has one flight at a time, so it is the largest that needs room.
         largest = max(flights, key=lambda each: each[0], default=None)
         return None if largest is None else (largest[1], largest[0])

@@ -20,8 +20,9 @@ from ..._files import memory_bytes
 from ..._reduce import ReducerTree
 from ..._run import Stopped, Watch
 from ..._spaces import Space
+from ..._tree import nbytes
 from ..._types import Key, PyTree
-from ..program.layout import CHUNK_BYTES, nbytes
+from ..program.layout import CHUNK_BYTES
 from .buffer import Asked, Buffer, Chunk, Rows
 from .flight import Flight
 from .points import Points
@@ -121,7 +122,7 @@ class Work(abc.ABC):
     @property
     def row_bytes(self) -> int:
         """The size of a row in bytes, at least 1."""
-        return max(1, nbytes(self.row))
+        return max(1, sum(map(nbytes, self.row)))
 
     def empty(self, size: int) -> Rows:
         """Return arrays for some rows.
