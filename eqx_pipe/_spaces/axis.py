@@ -245,7 +245,8 @@ def needs_space_key(name: str) -> MissingKeyError:
 
 def is_axis(x: object) -> TypeGuard[Axis]:
     """Return whether `x` is an axis."""
-    return isinstance(x, Axis)
+    # Not `isinstance`, which reads `x.__class__`: modules read attributes in Python.
+    return Axis in type(x).__mro__
 
 
 def check_dim(function: str, dim: object) -> str | None:
