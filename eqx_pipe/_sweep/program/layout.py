@@ -182,7 +182,9 @@ def _column(table: Any, each: int, run: int) -> Any:
         made = copies[each, run] = jax.device_put(made)
         return made
     # The column goes on after its end as it began, for batches that cross it.
-    made = np.repeat(np.moveaxis(np.asarray(table), 0, -1), each, axis=-1)
+    values = np.asarray(table)
+    values = values if values.ndim == 1 else np.moveaxis(values, 0, -1)
+    made = np.repeat(values, each, axis=-1)
     count, rest = divmod(run, made.shape[-1])
     made = np.concatenate([*[made] * count, made[..., :rest]], axis=-1)
     if isinstance(table, jax.Array) and made.nbytes <= SMALL_BYTES:
