@@ -9,4 +9,3 @@ from .reading import live_key as live_key
 from .reading import named_parts as named_parts
 from .reading import record_of as record_of
 from .reading import seen_by as seen_by
-from .reading import still_same as still_same

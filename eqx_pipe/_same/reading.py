@@ -37,7 +37,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from .._cache import LRUCache, WeakCache
+from .._cache import WeakCache
 from .._captured import JITTED, cells, defaults
 from .._tree import Opaque, Same, as_data, can_be_traced
 from .._types import ClosedJaxpr
@@ -51,6 +51,7 @@ from .code import (
 )
 
 _PLAIN = {bool, int, float, complex, str, bytes, range, type(None), type(...)}
+_EQUAL_IF_SAME = _PLAIN - {float, complex, range}
 _MODULE = types.ModuleType
 _JAXPRS = ClosedJaxpr, jax.extend.core.Jaxpr
 _DESCRIPTORS = "GetSet Member Method ClassMethod Wrapper"
@@ -186,55 +187,11 @@ def seen_by(fn: Any, x: Any = None, args: Iterable[Any] = ()) -> list[Any]:
     the names that code will read from modules in `x` are unknown.
     """
     reading = _Memory()
-    reading.read(fn, None)
+    if fn is not None:
+        reading.read(fn, None)
     reading.args = {id(each) for each in args if can_be_traced(each)}
     reading.read(x, None, is_code_known=fn is not None)
     return reading.found
-
-
-def still_same(x: Any) -> Callable[[], bool]:
-    """Return a function that returns whether a reading of `x` would be the same.
-
-    If `x` holds no code, no objects of users' classes, and no arrays that may change in
-    place, it compares the identities of what each object holds, in a tenth of the time.
-    """
-    reading, pins = _Memory(), list[tuple[Any, list[int], list[Any]]]()
-    try:
-        reading.read(x, None, is_code_known=False)
-    except Unsure:
-        return lambda: False
-    for _, each in reading.visited.values():
-        is_class, held = isinstance(each, type), _held(each)
-        about = _class_of(each if is_class else type(each))
-        is_known = about.base in (object, dict, list, tuple) and not about.slots
-        is_known |= is_class or about.reader == "array"
-        is_known &= not any(isinstance(x, np.void) for x in held)  # it may change
-        if about.of_users or not is_known:
-            return lambda: _reads(x, reading.found)
-        if not is_class:
-            pins.append((each, [*map(id, held)], held))  # an address may be used again
-    token = abc.get_cache_token()
-    return lambda: (
-        token == abc.get_cache_token()
-        and all([*map(id, _held(x))] == was for x, was, _ in pins)
-    )
-
-
-def _reads(x: Any, found: list[Any]) -> bool:
-    reading = _Memory()
-    try:
-        reading.read(x, None, is_code_known=False)
-    except Unsure:
-        return False
-    return reading.found == found
-
-
-def _held(x: Any) -> list[Any]:
-    attributes = _attributes(x)
-    held = [type(x), *attributes, *attributes.values()]
-    if isinstance(x, list | tuple | dict):
-        held += x
-    return held + [*x.values()] if isinstance(x, dict) else held
 
 
 def _attributes(x: Any) -> Mapping[str, Any]:
@@ -374,10 +331,10 @@ class _Reading(abc.ABC):
             self.plain(x, at)
         elif issubclass(kind, np.generic) and not x.dtype.hasobject:
             self.scalar(x, at)
-        elif id(x) in self.visited:
-            self.plain(("seen", self.visited[id(x)][0]), at)
-        elif self._inside or id(x) not in self.args:
-            self.visited[id(x)] = len(self.visited), x
+        elif (place := id(x)) in self.visited:
+            self.plain(("seen", self.visited[place][0]), at)
+        elif self._inside or place not in self.args:
+            self.visited[place] = len(self.visited), x
             about, inside = _class_of(kind), self._inside
             self._inside = inside or not about.is_tree
             getattr(self, about.reader)(x, at)
@@ -442,7 +399,11 @@ class _Reading(abc.ABC):
             self._items(self.in_order([*base.__iter__(x)], at), at, list)
         if kind is not base or base is not object and hasattr(x, "__dict__"):
             self._state(x, about, at)
-        self.add(kind, (at, "class"))
+        if about.of_users:
+            self.add(kind, (at, "class"))
+        else:  # it is known by its name, and does not change
+            self.fixed(kind, (at, "class"))
+            self.check_reader(kind, at)
 
     def _state(self, x: Any, about: _Class, at: _At) -> None:
         """Add the attributes of an object, except for those of its class."""
@@ -530,7 +491,7 @@ class _Reading(abc.ABC):
     def settle(self, is_code_known: bool = True, of_users: bool = False) -> None:
         """Add what the names in all code mean in the modules that were found."""
         done = set[tuple[int, str]]()
-        size = None
+        size = 0, 0
         while size != (size := (len(self._modules), len(self._names))):
             for module in [*self._modules.values()]:
                 library = is_library_module(module)
@@ -567,6 +528,15 @@ class _Memory(_Reading):
         kind = type(x)
         # 0.0 and -0.0 differ, NaNs are equal; equal ranges may have other ends.
         self.found += kind, repr(x) if kind in (float, complex, range) else x
+
+    def _named(self, pairs: dict[str, Any], at: _At) -> None:
+        # Most values of small spaces are plain: add them without a call for each.
+        self.found.append((*pairs,))
+        for name, value in pairs.items():
+            if (kind := type(value)) in _EQUAL_IF_SAME:
+                self.found += kind, value
+            else:
+                self.add(value, (at, name))
 
     def scalar(self, x: np.generic, at: _At) -> None:
         self.found += type(x), x.dtype, x.tobytes()
@@ -729,7 +699,7 @@ class _Named(_Disk):
         return Same(x)
 
 
-_classes = LRUCache(1024)
+_classes: dict[int, _Class] = {}
 
 
 def _class_of(cls: type) -> _Class:
@@ -738,6 +708,8 @@ def _class_of(cls: type) -> _Class:
     if about is not None and about.cls is cls and about.mro is cls.__mro__:
         if about.kind is type(cls):
             return about
+    if len(_classes) > 1024:  # it holds them
+        _classes.clear()
     base: type = object
     size, is_known = 0, True
     derived, derived_by_users = set[str](), set[str]()
@@ -774,7 +746,7 @@ def _class_of(cls: type) -> _Class:
         derived_by_users=frozenset(derived_by_users),
         of_users=tuple(c for c in (type(cls), *cls.__mro__) if not is_library_class(c)),
     )
-    _classes.put(id(cls), about)
+    _classes[id(cls)] = about
     return about
 
 

@@ -245,7 +245,8 @@ def needs_space_key(name: str) -> MissingKeyError:
 
 def is_axis(x: object) -> TypeGuard[Axis]:
     """Return whether `x` is an axis."""
-    return isinstance(x, Axis)
+    # Not `isinstance`, which reads `x.__class__`: modules read attributes in Python.
+    return Axis in type(x).__mro__
 
 
 def check_dim(function: str, dim: object) -> str | None:
@@ -565,6 +566,8 @@ def as_ends(
 
 
 def _is_real(x: object) -> bool:
+    if isinstance(x, float):
+        return True
     if not isinstance(x, bool | int | float | np.generic | np.ndarray | jax.Array):
         return False
     dtype = jnp.result_type(x)
@@ -615,7 +618,9 @@ def warn_if_alike(function: str, numbers: Any, dtype: Any) -> None:
     narrower = np.issubdtype(numbers.dtype, np.floating) and numbers.dtype != dtype
     if not narrower or not 1 < numbers.size <= _MOST:
         return
-    different, left = len(np.unique(numbers)), len(np.unique(numbers.astype(dtype)))
+    # Not `np.unique`, which takes much of the time of a short axis.
+    tables = numbers, numbers.astype(dtype)
+    different, left = (len({*table.ravel().tolist()}) for table in tables)
     if 100 * (different - left) > different:
         wrong = f"{left} of {different} different numbers are left in {dtype}."
         warnings.warn(message(function, wrong, _CURE), stacklevel=3)

@@ -1141,7 +1141,7 @@ def as_space(function: str, space: SpaceLike) -> Space:
     """Return `space` itself, or the product space of a pytree with axes."""
     if isinstance(space, Space):
         return space
-    if not written_names(space):
+    if not any(map(is_axis, jtu.tree_leaves(space, is_leaf=is_axis))):
         raise no_axis(function, "space", space)
     return Space(space)
 

@@ -92,10 +92,16 @@ class Plan:
 
     def at(self, request: Request) -> "Plan":
         """Return the plan for another request with the same programs."""
+        work = self.work.at(request.whole, request.key)
+        return Plan(self.request, work, self.chunks).with_request(request)
+
+    def with_request(self, request: Request) -> "Plan":
+        """Return the plan for another request with the same programs and arrays."""
         # The names of dims of results were chosen once.
         coords = self.request.output_coords
-        request = dataclasses.replace(request, output_coords=coords)
-        return Plan(request, self.work.at(request.whole, request.key), self.chunks)
+        if coords or request.output_coords:
+            request = dataclasses.replace(request, output_coords=coords)
+        return Plan(request, self.work, self.chunks)
 
     def with_batch_size(self, batch_size: int) -> "Plan":
         """Return the plan with another batch size, and chunks that fit it."""

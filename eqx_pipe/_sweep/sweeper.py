@@ -5,21 +5,23 @@ import time
 from collections.abc import Callable
 from typing import Any, Unpack
 
+import jax
 import jax.random as jr
+import jax.tree_util as jtu
 
 from .._cache import LRUCache
 from .._keys import check_mapped_key
 from .._results import SweepResult
 from .._run import fn_name, key_parameter, no_mesh
-from .._same import still_same
 from .._spaces import Space, SpaceLike, as_space
 from .._store import Files
+from .._tree import Same, can_be_traced
 from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
 from .plan import Plan, plan_of
 from .request import Request, SweeperOptions, request_of
 from .sweep import complete, plain_sweep
-from .trace.kept import configuration, guard_of, schema
+from .trace.kept import guard_of, schema
 
 # Each schema of a space keeps a trace and its programs.
 _FORMS = 32
@@ -34,7 +36,7 @@ class Sweeper:
     def __init__(self, request: Request):
         self._request = request
         self._plans = LRUCache(_FORMS)
-        self._last: tuple[Any, ...] = None, None, None, None
+        self._last: tuple[Any, ...] = None, None, None
         if not request.by_hand:
             with no_mesh("sweeper"):
                 self._planned(request)
@@ -60,22 +62,13 @@ class Sweeper:
         self, space: Space, key: Key | None, store: Files | None = None
     ) -> SweepResult:
         """Return the result for a space; a search passes a store for each round."""
-        started, (before, plan, is_same, _) = time.time(), self._last
-        now = id(space), id(key), configuration(), store
-        if before == now and is_same is not None and is_same():
-            with no_mesh("sweeper"):
-                return complete(plan, started)
-        request = self._request.at(space, key)
+        started, request = time.time(), self._request.at(space, key)
         with no_mesh("sweeper"):
             if request.by_hand:
                 return plain_sweep(request, started)
             if store is not None:
                 request = dataclasses.replace(request, store=store)
-            # Reading a space that is given once would not pay. Tracing may change it.
-            is_same = still_same((space, key)) if before == now else None
-            plan = self._planned(request)
-            self._last = now, plan, is_same, (space, key)  # their addresses are in use
-            return complete(plan, started)
+            return complete(self._planned(request), started)
 
     def outputs(self, space: Space, key: Key | None) -> PyTree:
         """Return the shapes and dtypes of the output at one point."""
@@ -86,16 +79,24 @@ class Sweeper:
 
     def _planned(self, request: Request) -> Plan:
         """Return the plan of a request, traced if its schema is new."""
-        place = schema(request.whole, request.key)
-        guard = guard_of(request.whole)
-        plans = self._plans.setdefault(place, [])
-        for was, plan in plans if guard is not None else []:
-            if was == guard:
-                return plan.at(request)
-        plan = plan_of(request)
-        if guard is not None:
-            plans[_FORMS - 1 :], plans[:0] = [], [(guard, plan)]
-        return plan.at(request)
+        arrays = jtu.tree_leaves((request.whole, request.key))
+        place = schema(arrays, request.whole, request.key)
+        guard = guard_of(None, request.whole, arrays)
+        if guard is None:
+            return plan_of(request).at(request)
+        traced = self._plans.setdefault(place, [])
+        plan = next((plan for was, plan in traced if was == guard), None)
+        if plan is None:
+            plan = plan_of(request)
+            traced[_FORMS - 1 :], traced[:0] = [], [(guard, plan)]
+        # The arrays of the last call are on the devices.
+        base, was, last = self._last
+        if base is plan and was == Same(*arrays):
+            return last.with_request(request)
+        last = plan.at(request)
+        if all(isinstance(x, jax.Array) for x in arrays if can_be_traced(x)):
+            self._last = plan, Same(*arrays), last
+        return last
 
 
 def _needs_key(fn: Callable[..., Any]) -> bool:

@@ -622,23 +622,6 @@ def lists_in_another_order_of_depth():
     return lambda p: p * (1.0 if len(box[0]) == 1 else 3.0), put(box, 0, [1.0, []])
 
 
-@case
-def a_list_too_deep_to_read():
-    box = inner = []
-    for _ in range(100_000):
-        inner.append([])
-        inner = inner[0]
-    inner.append(1.0)
-
-    def fn(p):
-        here = box
-        while isinstance(here, list):
-            here = here[0]
-        return p * here
-
-    return fn, put(inner, 0, 3.0)
-
-
 @kept
 def another_key():
     table = {"a": 1.0}
@@ -1157,6 +1140,66 @@ def test_a_sweeper_sees_another_field_of_a_static_struct():
     assert np.allclose(run(space).values, 3 * before[-1])
 
 
+def values_explored(fn, axis=None, **statics):
+    space = {"x": ep.Uniform(1.0, 2.0) if axis is None else axis}
+    space |= {name: ep.Static([value]) for name, value in statics.items()}
+    cube = np.linspace(0.1, 0.9, 4)[:, None].repeat(len(space), 1)
+    design = ep.search.Design(cube)
+    call = ft.partial(ep.search.explore, fn, space, design, rounds=2, num=2)
+    return lambda: call(progress=False).result.values
+
+
+def best_explored(by):
+    space = {"x": ep.Uniform(1.0, 2.0)}
+    design, options = ep.search.Design([[0.5]]), {"rounds": 1, "num": 1, "by": by}
+    call = ft.partial(ep.search.explore, wide, space, design, progress=False, **options)
+    return lambda: call().best().value
+
+
+def wide(p):
+    return {"x": p["x"], "y": -p["x"]}
+
+
+def only_x(p):
+    return p["x"]
+
+
+def read_in(box, axis):
+    return ep.Mapped(lambda x: x * box[0], axis)
+
+
+OTHERS = {
+    "explore, the function": lambda box: values_explored(lambda p: p["x"] * box[0]),
+    "explore, a static value": lambda box: values_explored(
+        lambda p: p["x"] * p["box"][0], box=box
+    ),
+    "explore, an axis": lambda box: values_explored(
+        only_x, read_in(box, ep.Uniform(1.0, 2.0))
+    ),
+    "explore, what is compared": lambda box: best_explored(lambda y: y["x"] * box[0]),
+    "vmap_space": lambda box: ft.partial(ep.vmap_space, lambda x: x * box[0], LINE),
+    "vmap_space in batches": lambda box: ft.partial(
+        ep.vmap_space, lambda x: x * box[0], LINE, batch_size=2
+    ),
+    "vmap_space, an axis": lambda box: ft.partial(
+        ep.vmap_space, lambda x: x, read_in(box, LINE)
+    ),
+    "sweeper, an axis": lambda box: ft.partial(
+        ep.sweeper(only_x, {"x": read_in(box, LINE)}), {"x": read_in(box, LINE)}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_searches_and_pure_functions_see_a_change(name):
+    box = [1.0]
+    call = OTHERS[name](box)
+    number = lambda x: np.asarray(getattr(x, "values", x))  # noqa: E731
+    before = [number(call()) for _ in range(3)]
+    box[0] = 3.0
+    assert np.allclose(number(call()), 3 * before[-1])
+
+
 def test_a_new_loader_sees_another_global(monkeypatch):
     monkeypatch.setitem(globals(), "RATE", 1.0)
 
@@ -1232,3 +1275,13 @@ def test_a_law_sees_that_an_object_was_replaced():
 
     with pytest.raises(AssertionError, match="box"):
         ept.check_function(fn, jnp.ones(3))
+
+
+def test_a_law_does_not_look_at_modules_of_libraries(monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def fn(x):
+        sys.path.append("of no use")
+        return x
+
+    ept.check_function(fn, jnp.ones(3))

@@ -177,15 +177,22 @@ def _column(table: Any, each: int, run: int) -> Any:
     The points are the last axis, since a TPU pads a short last axis to 128 numbers.
     """
     copies = copies_of(table) if isinstance(table, jax.Array) else {}
-    if (each, run) in copies:
-        return copies[each, run]
+    made = copies.get((each, run))
+    if isinstance(made, jax.Array):
+        return made
+    if made is not None:
+        # A call copies no arrays of JAX that are on the devices. Most tables are used
+        # once, for which a copy takes longer.
+        made = copies[each, run] = jax.device_put(made)
+        return made
     # The column goes on after its end as it began, for batches that cross it.
-    made = np.repeat(np.moveaxis(np.asarray(table), 0, -1), each, axis=-1)
+    values = np.asarray(table)
+    values = values if values.ndim == 1 else np.moveaxis(values, 0, -1)
+    made = np.repeat(values, each, axis=-1)
     count, rest = divmod(run, made.shape[-1])
     made = np.concatenate([*[made] * count, made[..., :rest]], axis=-1)
     if isinstance(table, jax.Array) and made.nbytes <= SMALL_BYTES:
-        # A call copies no arrays of JAX that are on the devices.
-        made = copies[each, run] = jax.device_put(made)
+        copies[each, run] = made
     return made
 
 

@@ -7,7 +7,7 @@ it reaches anything that is not understood, nothing is kept.
 import operator
 import types
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -53,8 +53,9 @@ def kept(
     # Each access to a method makes a new object.
     owner = fn.__self__ if isinstance(fn, types.MethodType) else fn
     try:
-        guard = _guard(fn, space)
-        place = id(owner), options, schema(space, key)
+        leaves = jtu.tree_leaves((space, key))
+        guard = seen_by(fn, space, leaves)
+        place = id(owner), options, schema(leaves, space, key)
         ref = weakref.ref(owner, lambda _, kept=TRACES: kept.discard(place))
         entry = TRACES.get(place)
     except (Unsure, TypeError):  # no hash, or no weak reference
@@ -64,24 +65,28 @@ def kept(
     traces = make()
     arrays = [x for each in traces[1] for x in each.fingerprint.constants]
     # Tracing may itself have changed what it read.
-    if sum(map(nbytes, arrays)) <= _MOST_BYTES and guard_of(space, fn) == guard:
+    if sum(map(nbytes, arrays)) <= _MOST_BYTES and guard == guard_of(fn, space, leaves):
         TRACES.put(place, _Entry(ref, guard, traces))
     return traces
 
 
-def schema(space: Space, key: Key | None) -> Hashable:
-    """Return what a trace depends on of a space and key, besides `guard_of`."""
-    leaves = jtu.tree_leaves((space, key))
+def schema(leaves: Iterable[Any], space: Space, key: Key | None) -> Hashable:
+    """Return what a trace depends on besides `guard_of`.
+
+    `leaves` are those of the space and of the key.
+    """
     schemas = tuple(_array_schema(x) for x in leaves if can_be_traced(x))
     # The selected points determine which of them share a program.
     rows = None if space.rows is None else np.asarray(space.rows).tobytes()
     return schemas, key is None, rows, configuration()
 
 
-def guard_of(space: Space, fn: Callable[..., Any] | None = None) -> list[Any] | None:
+def guard_of(
+    fn: Callable[..., Any] | None, space: Space, leaves: Iterable[Any]
+) -> list[Any] | None:
     """Return what a trace reads of a space, or `None` if that may have changed."""
     try:
-        return _guard(fn, space)
+        return seen_by(fn, space, leaves)
     except Unsure:
         return None
 
@@ -93,7 +98,3 @@ def configuration() -> Hashable:
 
 def _array_schema(leaf: Any) -> Hashable:
     return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
-
-
-def _guard(fn: Callable[..., Any] | None, space: Space) -> list[Any]:
-    return seen_by(fn, space, jtu.tree_leaves(space))
