@@ -87,8 +87,8 @@ def kernel(
 
     `equinox.error_if` raises as usual. Ctrl-C stops kernels in the middle, also those
     that are queued; a sweep or training keeps what was finished before. A store belongs
-    to the processor's instruction set and the version of llvmlite, on which rounding
-    depends.
+    to the processor's instruction set and the versions of llvmlite and of C's library,
+    on which rounding depends.
 
     **Laws:** each lane equals `fn` of its point, to rounding, under any `vmap`s; its
     bits do not depend on the other lanes or on their number. Integers, keys and random
