@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._errors import value_error
 from .elementwise import ELEMENTWISE
 from .llvm import Code, Value
 from .pool import Pool, parts_of, steps_of_refill
@@ -26,14 +25,12 @@ from .scalars import (
     Program,
     Scalar,
     Store,
-    Table,
     within,
 )
 
 _BOOL, _INDEX = np.dtype(bool), np.dtype("int64")
 # A short branch is cheaper than a jump.
 _MOST_IN_LINE = 16
-_MOST_BYTES = 256 * 1024
 
 
 class Result(NamedTuple):
@@ -169,7 +166,6 @@ class _Writer:
         while before < (before := len(self.varying) + len(self.varying_tables)):
             self._mark(program.block.steps)
         self.memory: dict[object, str] = {}
-        self.table_bytes = 0
 
     def _mark(self, steps: Sequence[Any]) -> None:
         """Add the scalars that depend on the point, in a pass over the steps."""
@@ -253,23 +249,12 @@ class _Writer:
         varying = table.identity in self.varying_tables
         kind = self.code.type(table.dtype, varying)
         if table.identity not in self.memory:
-            self.memory[table.identity] = self._table(kind, table, varying)
+            slot = self.code.allocate(table.dtype, varying, table.size)
+            self.memory[table.identity] = slot
         index = self.read(step.place)
         base = self.memory[table.identity]
         text = f"getelementptr {kind}, ptr {base}, {index}"
         return self.code.register(text), varying
-
-    def _table(self, kind: str, table: Table, varying: bool) -> str:
-        lanes = self.code.width if varying else 1
-        self.table_bytes += lanes * table.size * table.dtype.itemsize
-        if self.table_bytes > _MOST_BYTES:
-            raise value_error(
-                "kernel",
-                f"the arrays of the scans in `fn` take more than {_MOST_BYTES} bytes "
-                "for a block of points, and the stack of a thread is small.",
-                "Use shorter scans, or sweep `fn` itself.",
-            )
-        return self.code.allocate(kind, table.size)
 
     def loop(
         self,
@@ -311,8 +296,7 @@ class _Writer:
         code.label(go)
 
     def _slots(self, scalars: Sequence[Scalar]) -> list[str]:
-        kinds = [self.code.type(s.dtype, s in self.varying) for s in scalars]
-        return [self.code.allocate(kind) for kind in kinds]
+        return [self.code.allocate(s.dtype, s in self.varying) for s in scalars]
 
     def _recall(self, slots: Sequence[str], scalars: Sequence[Scalar]) -> None:
         for slot, scalar in zip(slots, scalars, strict=True):

@@ -68,9 +68,9 @@ class Pool:
         self.fresh: Value | None = None
         """The lanes with a new point; `None` stands for all."""
         self._next, self._limit, self._missed = (
-            code.allocate("i64", zeros=True) for _ in range(3)
+            code.allocate(_INDEX, lanes=False, zeros=True) for _ in range(3)
         )
-        self._busy = code.allocate(code.type(_BOOL, True), zeros=True)
+        self._busy = code.allocate(_BOOL, lanes=True, zeros=True)
 
     def take(self) -> Value:
         """Return the points of the lanes: the next for those that are not busy."""
@@ -94,7 +94,7 @@ class Pool:
     def kept(self, value: Value) -> tuple[Value, str]:
         """Return a value, of which busy lanes keep their own, and where it is kept."""
         assert self.fresh is not None
-        slot = self.code.allocate(self.code.type(value.dtype, True), zeros=True)
+        slot = self.code.allocate(value.dtype, lanes=True, zeros=True)
         value = self.fresh.where(value, self.code.load(slot, value.dtype, True))
         self.code.store(value, slot)
         return value, slot
