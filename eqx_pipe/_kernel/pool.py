@@ -85,7 +85,7 @@ class Pool:
         code.store(begin + count, self._next)
         # Lanes without a point repeat the last, and write the same values again.
         points = (begin + place).call("smin", self.num_points - 1)
-        return self.kept(points)[0] if self.refills else points
+        return self.kept(points)[0]
 
     def has_more(self) -> Value:
         """Return whether points are left."""
@@ -93,10 +93,10 @@ class Pool:
 
     def kept(self, value: Value) -> tuple[Value, str]:
         """Return a value, of which busy lanes keep their own, and where it is kept."""
-        assert self.fresh is not None
         slot = self.code.allocate(value.dtype, lanes=True, zeros=True)
-        value = self.fresh.where(value, self.code.load(slot, value.dtype, True))
-        self.code.store(value, slot)
+        if self.fresh is not None:
+            value = self.fresh.where(value, self.code.load(slot, value.dtype, True))
+        self.code.store(self.code.spread(value), slot)
         return value, slot
 
     def begin(self, steps: float) -> None:
