@@ -4,8 +4,6 @@ from .evaluate import Bodies as Bodies
 from .evaluate import Body as Body
 from .evaluate import evaluate as evaluate
 from .evaluate import remade as remade
-from .evaluate import scan_of as scan_of
-from .evaluate import stepped as stepped
 from .fingerprint import UNSURE as UNSURE
 from .fingerprint import Fingerprint as Fingerprint
 from .fingerprint import array_text as array_text
@@ -54,4 +52,3 @@ from .table import kind as kind
 from .table import may_loop_or_call_back as may_loop_or_call_back
 from .table import register as register
 from .table import scan_counts as scan_counts
-from .table import while_counts as while_counts

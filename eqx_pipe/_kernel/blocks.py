@@ -13,27 +13,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._errors import value_error
 from .elementwise import ELEMENTWISE
 from .llvm import Code, Value
 from .pool import Pool, parts_of, steps_of_refill
 from .scalars import (
     Block,
     Choice,
+    Fail,
     Load,
     Loop,
     Operation,
     Program,
     Scalar,
     Store,
-    Table,
     within,
 )
 
-_BOOL, _INDEX = np.dtype(bool), np.dtype("int64")
+_BOOL, _INT, _INDEX = map(np.dtype, (bool, "int32", "int64"))
 # A short branch is cheaper than a jump.
 _MOST_IN_LINE = 16
-_MOST_BYTES = 256 * 1024
 
 
 class Result(NamedTuple):
@@ -63,6 +61,8 @@ def kernel_code(program: Program, results: Sequence[Result], code: Code) -> str:
     code.jump("fill")
     code.label("fill")
     points = pool.take()
+    if program.raisers:
+        writer.failed = pool.kept(code.constant(0, _INT))[1]
     for operand, base in zip(operands, inputs, strict=True):
         if operand.lanes:
             for at, scalar in enumerate(operand.scalars):
@@ -79,7 +79,9 @@ def kernel_code(program: Program, results: Sequence[Result], code: Code) -> str:
         moved = sum(len(o.scalars) for o in operands) + sum(r.size for r in results)
         pool.begin(steps_of_refill(before, loop, after, moved))
         writer.loop(loop, slots, None, pool.goes_on)
-    writer.steps(after, None)
+    writer.steps(after, pool.finished())
+    if writer.failed:
+        writer.values[program.failure] = code.load(writer.failed, _INT, lanes=True)
     scalars = iter(block.outputs)
     for result, base in zip(results, outputs, strict=True):
         for at in range(result.size):
@@ -161,6 +163,7 @@ class _Writer:
     def __init__(self, code: Code, program: Program):
         self.code = code
         self.values: dict[Scalar, Value] = {}
+        self.can_fail = bool(program.raisers)
         of_points = [o for o in program.operands if o.lanes]
         self.varying = {s for operand in of_points for s in operand.scalars}
         self.varying_tables: set[object] = set()
@@ -169,7 +172,7 @@ class _Writer:
         while before < (before := len(self.varying) + len(self.varying_tables)):
             self._mark(program.block.steps)
         self.memory: dict[object, str] = {}
-        self.table_bytes = 0
+        self.failed = ""  # where the number of the first error of each lane is
 
     def _mark(self, steps: Sequence[Any]) -> None:
         """Add the scalars that depend on the point, in a pass over the steps."""
@@ -192,6 +195,8 @@ class _Writer:
 
     def _mark_loop(self, loop: Loop) -> None:
         self._mark(loop.test.steps)
+        if self.can_fail and not loop.ends:  # without its value it may go on for ever
+            self.varying.add(loop.test.outputs[0])
         waits = loop.test.outputs[0] in self.varying
         carries = zip(loop.init, loop.carry, loop.body.outputs, strict=True)
         for init, carry, new in carries:
@@ -246,6 +251,15 @@ class _Writer:
                     self.loop(step, slots, mask, self.code.any)
                 case Choice():
                     self._choice(step, mask)
+                case Fail():
+                    self._fail(step, mask)
+
+    def _fail(self, step: Fail, mask: Value | None) -> None:
+        """Note the number of an error in the lanes that have none from before."""
+        first = self.code.load(self.failed, _INT, lanes=True)
+        fails = self.read(step.test) & first.equals(0)
+        fails = fails if mask is None else fails & mask
+        self.code.store(fails.where(self.read(step.number), first), self.failed)
 
     def _address(self, step: Store | Load) -> tuple[str, bool]:
         """Return the address of a number in a table, whose index lanes share."""
@@ -253,23 +267,12 @@ class _Writer:
         varying = table.identity in self.varying_tables
         kind = self.code.type(table.dtype, varying)
         if table.identity not in self.memory:
-            self.memory[table.identity] = self._table(kind, table, varying)
+            slot = self.code.allocate(table.dtype, varying, table.size)
+            self.memory[table.identity] = slot
         index = self.read(step.place)
         base = self.memory[table.identity]
         text = f"getelementptr {kind}, ptr {base}, {index}"
         return self.code.register(text), varying
-
-    def _table(self, kind: str, table: Table, varying: bool) -> str:
-        lanes = self.code.width if varying else 1
-        self.table_bytes += lanes * table.size * table.dtype.itemsize
-        if self.table_bytes > _MOST_BYTES:
-            raise value_error(
-                "kernel",
-                f"the arrays of the scans in `fn` take more than {_MOST_BYTES} bytes "
-                "for a block of points, and the stack of a thread is small.",
-                "Use shorter scans, or sweep `fn` itself.",
-            )
-        return self.code.allocate(kind, table.size)
 
     def loop(
         self,
@@ -287,6 +290,8 @@ class _Writer:
         self._recall(slots, loop.carry)
         self.steps(loop.test.steps, mask)
         test = self.as_marked(loop.test.outputs[0])
+        if self.can_fail and not loop.ends:
+            test = test & code.load(self.failed, _INT, lanes=True).equals(0)
         # Values of lanes that are off must not keep a loop going.
         active = test & mask if test.lanes and mask is not None else test
         code.branch(goes_on(active), body, end)
@@ -311,8 +316,7 @@ class _Writer:
         code.label(go)
 
     def _slots(self, scalars: Sequence[Scalar]) -> list[str]:
-        kinds = [self.code.type(s.dtype, s in self.varying) for s in scalars]
-        return [self.code.allocate(kind) for kind in kinds]
+        return [self.code.allocate(s.dtype, s in self.varying) for s in scalars]
 
     def _recall(self, slots: Sequence[str], scalars: Sequence[Scalar]) -> None:
         for slot, scalar in zip(slots, scalars, strict=True):

@@ -45,7 +45,7 @@ from .._types import ClosedJaxpr
 from . import arrays as arrays  # registers its rules
 from . import interrupts
 from .blocks import Result, kernel_code, lanes_of
-from .failures import RULES, Failures, without_errors
+from .failures import checked
 from .ffi import registered
 from .llvm import Code, this_machine
 from .scalars import Program, Scalars, Writer, program_of, rule
@@ -87,8 +87,8 @@ def kernel(
 
     `equinox.error_if` raises as usual. Ctrl-C stops kernels in the middle, also those
     that are queued; a sweep or training keeps what was finished before. A store belongs
-    to the processor's instruction set and the version of llvmlite, on which rounding
-    depends.
+    to the processor's instruction set and the versions of llvmlite and of C's library,
+    on which rounding depends.
 
     **Laws:** each lane equals `fn` of its point, to rounding, under any `vmap`s; its
     bits do not depend on the other lanes or on their number. Integers, keys and random
@@ -275,13 +275,12 @@ ad.primitive_jvps[kernel_p] = _jvp
 
 
 class _Lane(NamedTuple):
-    """The scalar program of a function, and the errors that it may raise.
+    """The scalar program of a function.
 
     `shared` computes the program's operands from the arguments of the function. Of the
     function itself only the types of `outputs` are here, so that it can be collected.
     """
 
-    failures: Failures
     program: Program
     shared: ClosedJaxpr
     outputs: list[Any]
@@ -294,8 +293,7 @@ def _lane_of(jaxpr: Any, own: tuple[bool, ...]) -> _Lane:
     """Return the program of a lane, made once for each trace of a function."""
     known = _LANES.setdefault(jaxpr, {})
     if own not in known:
-        failures, without = without_errors(jaxpr)
-        inner, consts = open_jaxpr(without)
+        inner, consts = open_jaxpr(jaxpr)
         program: Any = None
 
         def operands(*args: Any) -> list[Any]:
@@ -309,7 +307,8 @@ def _lane_of(jaxpr: Any, own: tuple[bool, ...]) -> _Lane:
 
         shared = trace(operands, *(v.aval for v in inner.invars))
         outputs = [as_data(_struct(v.aval)) for v in inner.outvars]
-        known[own] = _Lane(failures, program, shared, outputs)
+        outputs += [jax.ShapeDtypeStruct((), "int32")] * bool(program.raisers)
+        known[own] = _Lane(program, shared, outputs)
     return known[own]
 
 
@@ -323,7 +322,7 @@ def _native(
     """Return the outputs by native code: the lowering on a CPU."""
     if not size:
         return _plain(*args, jaxpr=jaxpr, own=own, size=size)
-    failures, program, shared, structs = _lane_of(jaxpr, tuple(own))
+    program, shared, structs = _lane_of(jaxpr, tuple(own))
     width = lanes_of(program, this_machine().vector_bytes)
     arrays = as_function(shared)(*args)
     results = [Result(np.dtype(s.dtype), s.size) for s in structs]
@@ -331,7 +330,7 @@ def _native(
     name = registered(text, len(arrays), len(results))
     shapes = [jax.ShapeDtypeStruct((size, *s.shape), s.dtype) for s in structs]
     found = jax.ffi.ffi_call(name, shapes)(*arrays)
-    found = failures.checked(list(found))
+    found = checked(program.raisers, list(found))
     avals = [v.aval for v in open_jaxpr(jaxpr)[0].outvars]
     return [as_keys(x, aval) for x, aval in zip(found, avals, strict=True)]
 
@@ -351,17 +350,9 @@ register(
 @rule(kernel_p.name)
 def _inside(writer: Writer, eqn: Equation, *inputs: Scalars) -> Sequence[Scalars]:
     """Write a kernel that another one calls as a part of it."""
-    return writer.run_inside(_without_kernel(eqn), inputs)
-
-
-def _without_kernel(eqn: Equation) -> ClosedJaxpr:
     structs = [v.aval for v in eqn.invars]
-    return trace(ft.partial(_plain, **eqn.params), *structs)
-
-
-RULES[kernel_p.name] = lambda failures, eqn, code, inputs: failures.flagged(
-    _without_kernel(eqn), code, inputs
-)
+    jaxpr = trace(ft.partial(_plain, **eqn.params), *structs)
+    return writer.run_inside(jaxpr, inputs)
 
 
 def has_kernels(jaxpr: Any) -> bool:

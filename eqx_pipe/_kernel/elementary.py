@@ -255,6 +255,7 @@ _POLYNOMIALS: dict[str, Callable[..., Value]] = {
     "cos": _periodic("cos", lambda x: _sin_after(x, 0.5)),
     "tan": _periodic("tan", lambda x: _sin_after(x, 0.0) / _sin_after(x, 0.5)),
 }
+# `lgamma` also writes a sign where all threads share it, which nothing here reads.
 _IN_C = "asin acos atan atan2 asinh acosh atanh cbrt erf erfc lgamma".split()
 
 FUNCTIONS: dict[str, Callable[..., Value]] = {

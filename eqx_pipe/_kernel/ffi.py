@@ -7,6 +7,7 @@ versions that are known, and a handler checks the sizes of the structs that it r
 
 import ctypes
 import pathlib
+import platform
 import re
 import threading
 from collections.abc import Sequence
@@ -186,7 +187,10 @@ def machine_text() -> str:
     """Return what the rounding of kernels depends on, besides their functions."""
     machine = this_machine()
     features = digest(machine.features)[:8]
-    return f"llvmlite {llvm_version()} for {machine.cpu} (features #{features})"
+    # Of macOS and Windows, C's library is a part of the system.
+    library = " ".join(platform.libc_ver()).strip() or platform.platform()
+    processor = f"{machine.cpu} (features #{features})"
+    return f"llvmlite {llvm_version()} for {processor} with {library}"
 
 
 def llvm_version() -> str:

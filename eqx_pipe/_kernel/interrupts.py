@@ -211,10 +211,11 @@ def _listen() -> None:
             with contextlib.suppress(OSError):
                 os.write(_former[0], numbers)
         if stops:
-            # The main thread calls it when it runs Python again.
-            ctypes.pythonapi.Py_AddPendingCall(_handle, None)
             with contextlib.suppress(RuntimeError):  # JAX has no CPUs
                 _unready = jax.live_arrays("cpu")
+            # The main thread calls it when it runs Python again. Its queue is short.
+            while ctypes.pythonapi.Py_AddPendingCall(_handle, None):
+                time.sleep(_LOOK)
 
 
 @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
@@ -239,7 +240,7 @@ def _release(at_once: bool = False) -> None:
         # A thread may begin one kernel after the other.
         over |= at_once or now > _handled + _PATIENCE and not expected
         if over and begun == _shared.ended and not any(c.stopped for c in _computing):
-            _shared.stop = 0
+            _shared.stop, _unready = 0, []
 
 
 def _file_of(descriptor: int) -> tuple[int, int] | None:

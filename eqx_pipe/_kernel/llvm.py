@@ -19,6 +19,9 @@ import numpy as np
 
 from .._errors import optional, value_error
 
+_MOST_BYTES = 256 * 1024
+"""What a kernel may keep on the stack: half of what some threads of macOS have."""
+
 MOST_LINES = 7000
 """LLVM takes about 1 s for so many lines, and cannot be interrupted."""
 
@@ -171,6 +174,7 @@ class Code:
         self.width, self.flags = width, "" if strict else "contract"
         self.lines: list[str] = []
         self.allocations: list[str] = []
+        self._bytes = 0
         self.declarations: set[str] = set()
         self.functions: dict[str, tuple[str, str, list[Value]]] = {}
         self._names = it.count()
@@ -214,13 +218,23 @@ class Code:
         """Go to one of two basic blocks."""
         self.emit(f"br {test}, label %{then}, label %{otherwise}")
 
-    def allocate(self, type: str, count: int = 1, *, zeros: bool = False) -> str:
-        """Reserve memory on the stack, and return its address."""
-        name = f"%{self.name('m')}"
+    def allocate(
+        self, dtype: np.dtype, lanes: bool, count: int = 1, *, zeros: bool = False
+    ) -> str:
+        """Reserve memory on the stack for some values, and return its address."""
+        self._bytes += count * dtype.itemsize * (self.width if lanes else 1)
+        if self._bytes > _MOST_BYTES:
+            raise value_error(
+                "kernel",
+                f"the loops and scans of `fn` keep more than {_MOST_BYTES} bytes for a "
+                "block of points, and the stack of a thread is small.",
+                "Use shorter scans or smaller carries, or sweep `fn` itself.",
+            )
+        name, kind = f"%{self.name('m')}", self.type(dtype, lanes)
         # Aligned as the type asks: loads assume that, of long vectors 512 bytes.
-        self.allocations.append(f"  {name} = alloca {type}, i64 {count}")
+        self.allocations.append(f"  {name} = alloca {kind}, i64 {count}")
         if zeros:
-            self.allocations.append(f"  store {type} zeroinitializer, ptr {name}")
+            self.allocations.append(f"  store {kind} zeroinitializer, ptr {name}")
         return name
 
     def load(self, slot: str, dtype: np.dtype, lanes: bool = False) -> Value:
@@ -396,7 +410,7 @@ class Code:
         self, value: Value, test: Value, other: Callable[..., Value], *values: Value
     ) -> Value:
         """Return a function of values in the lanes, few, where `test` is true."""
-        slot = self.allocate(value.type)
+        slot = self.allocate(value.dtype, value.lanes)
         self.store(value, slot)
         with self.only_if(self.any(test)):
             inputs = (test.where(v, v.like(0)) for v in values)
@@ -501,11 +515,12 @@ class Engine:
     """Machine code, which is freed when the last reference to it is dropped."""
 
     def __init__(self, text: str, machine: Machine):
-        llvm = binding()
-        module = llvm.parse_assembly(text)
+        llvm, target = binding(), _target(machine)
+        # With the sizes and alignments of types that the machine code will assume.
+        layout = f'target datalayout = "{target.target_data}"'
+        module = llvm.parse_assembly(f"{layout}\n{text}")
         module.triple = machine.triple
         module.verify()
-        target = _target(machine)
         passes = llvm.create_pass_builder(
             target, llvm.create_pipeline_tuning_options(speed_level=3)
         )
@@ -515,6 +530,12 @@ class Engine:
             prefix, _, name = function.name.partition(".")
             if prefix == "libm":
                 address = llvm.address_of_symbol(name)
+                if address is None:
+                    raise value_error(
+                        "kernel",
+                        f"C's library of this system has no function `{name}`.",
+                        "Sweep `fn` itself.",
+                    )
                 self._engine.add_global_mapping(function, address)
         self._engine.finalize_object()
 

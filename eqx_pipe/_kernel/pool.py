@@ -68,9 +68,9 @@ class Pool:
         self.fresh: Value | None = None
         """The lanes with a new point; `None` stands for all."""
         self._next, self._limit, self._missed = (
-            code.allocate("i64", zeros=True) for _ in range(3)
+            code.allocate(_INDEX, lanes=False, zeros=True) for _ in range(3)
         )
-        self._busy = code.allocate(code.type(_BOOL, True), zeros=True)
+        self._busy = code.allocate(_BOOL, lanes=True, zeros=True)
 
     def take(self) -> Value:
         """Return the points of the lanes: the next for those that are not busy."""
@@ -85,7 +85,7 @@ class Pool:
         code.store(begin + count, self._next)
         # Lanes without a point repeat the last, and write the same values again.
         points = (begin + place).call("smin", self.num_points - 1)
-        return self.kept(points)[0] if self.refills else points
+        return self.kept(points)[0]
 
     def has_more(self) -> Value:
         """Return whether points are left."""
@@ -93,10 +93,10 @@ class Pool:
 
     def kept(self, value: Value) -> tuple[Value, str]:
         """Return a value, of which busy lanes keep their own, and where it is kept."""
-        assert self.fresh is not None
-        slot = self.code.allocate(self.code.type(value.dtype, True), zeros=True)
-        value = self.fresh.where(value, self.code.load(slot, value.dtype, True))
-        self.code.store(value, slot)
+        slot = self.code.allocate(value.dtype, lanes=True, zeros=True)
+        if self.fresh is not None:
+            value = self.fresh.where(value, self.code.load(slot, value.dtype, True))
+        self.code.store(self.code.spread(value), slot)
         return value, slot
 
     def begin(self, steps: float) -> None:

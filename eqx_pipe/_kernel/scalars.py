@@ -30,6 +30,7 @@ from .._jaxprs import (
 )
 from .._tree import as_data
 from .elementwise import ELEMENTWISE, PARAMETERS, known_result
+from .failures import SITES, Raisers, function_of, raiser_of
 from .llvm import DTYPES, MOST_LINES
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ else:
     Scalars: TypeAlias = np.ndarray
 """An array of `Scalar`s, or of the `Words` of PRNG keys."""
 
+_INT32: Any = {"dtype": np.dtype("int32"), "new_dtype": np.dtype("int32")}
 _MOST_NUMBERS = 250
 _MOST_UNROLLED = 4
 _MOST_WITHOUT_LOOP = 500
@@ -78,12 +80,16 @@ class Block(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """A `while_loop`: the block `test` has one output, and `body` the next carry."""
+    """A `while_loop`: the block `test` has one output, and `body` the next carry.
+
+    `ends` tells whether it has an end for any values, as a `scan` has.
+    """
 
     init: list[Scalar]
     carry: list[Scalar]
     test: Block
     body: Block
+    ends: bool
 
 
 class Choice(NamedTuple):
@@ -92,6 +98,13 @@ class Choice(NamedTuple):
     which: Scalar
     branches: list[Block]
     outputs: list[Scalar]
+
+
+class Fail(NamedTuple):
+    """An `equinox.error_if`: the number of an error if the test is true."""
+
+    test: Scalar
+    number: Scalar
 
 
 class Table(NamedTuple):
@@ -127,10 +140,15 @@ class Operand(NamedTuple):
 
 
 class Program(NamedTuple):
-    """A function of one point."""
+    """A function of one point.
+
+    `failure` is the number of its first error, or 0: the last output if it has any.
+    """
 
     operands: list[Operand]
     block: Block
+    raisers: Raisers
+    failure: Scalar
 
 
 def program_of(
@@ -154,7 +172,10 @@ def program_of(
             f"has no loop, and {len(writer.steps)} operations, which XLA vectorizes "
             "better than a kernel"
         )
-    return Program(writer.operands, Block(writer.steps, outputs))
+    failure = Scalar("int32")
+    outputs += [failure] * bool(writer.raisers)
+    block = Block(writer.steps, outputs)
+    return Program(writer.operands, block, writer.raisers, failure)
 
 
 def within(part: Any) -> Iterator[Any]:
@@ -238,6 +259,7 @@ class Writer:
     def __init__(self):
         self.steps: list[Any] = []
         self.operands: list[Operand] = []
+        self.raisers: Raisers = {}
         # By identity, with the arrays: the address of one that is gone is reused.
         self._known_operands: dict[int, tuple[Any, Scalars]] = {}
         self._num_steps = self._depth = 0
@@ -260,9 +282,7 @@ class Writer:
         values |= zip(inner.invars, inputs, strict=True)
 
         def read(atom: Any) -> Any:
-            if is_literal(atom):
-                return np.asarray(atom.val, atom.aval.dtype)
-            return values[atom]
+            return _literal(atom) if is_literal(atom) else values[atom]
 
         for eqn in inner.eqns:
             self._eqns.append(eqn)
@@ -279,6 +299,9 @@ class Writer:
         if shared is not None and not any(x is None for x in shared):
             if not self._is_for_llvm(eqn, shared):
                 return rebind(eqn, shared)
+        found = raiser_of(eqn)
+        if found is not None:
+            return self._error(eqn, *found, inputs)
         avals = [v.aval for v in eqn.outvars]
         for aval in avals:
             self._check(aval)
@@ -293,6 +316,23 @@ class Writer:
         if kind(eqn) == "branches":
             return RULES["cond"](self, eqn, *arrays)
         raise self.refuse("is not supported in kernels")
+
+    def _error(
+        self, eqn: Equation, which: int, call: Equation, inputs: list[Any]
+    ) -> list[Any]:
+        """Write an `error_if`, whose branch `which` raises, and return its values."""
+        number = self.raisers.setdefault(function_of(call), len(self.raisers) + 1)
+        if number == SITES:
+            raise self.refuse(f"is the error number {SITES}, and {SITES - 1} fit")
+        branches, atom = eqn.params["branches"], call.invars[0]
+        known = open_jaxpr(branches[which])[0].invars
+        message = _literal(atom) if is_literal(atom) else inputs[1 + known.index(atom)]
+        test, index = (self.scalars(x)[()] for x in (inputs[0], message))
+        index = self.apply("convert_element_type", index, **_INT32)
+        index = self.apply("mul", index, self.constant(SITES, "int32"))
+        number = self.apply("add", index, self.constant(number, "int32"))
+        self.write(Fail(self.compare("eq", test, which), number))
+        return self.run(branches[1 - which], inputs[1:])
 
     def _is_for_llvm(self, eqn: Equation, shared: list[Any]) -> bool:
         """Return whether known numbers stay known, which indices have to be."""
@@ -415,6 +455,7 @@ class Writer:
         init: list[Scalars],
         test: Callable[[list[Scalars]], Scalar],
         body: Callable[[list[Scalars]], list[Scalars]],
+        ends: bool = False,
     ) -> list[Scalars]:
         """Write a loop, and return the last carry."""
         start = flat(init)
@@ -422,7 +463,7 @@ class Writer:
         arrays = like(init, carry)
         test_block = self.block(lambda: [test(arrays)])
         body_block = self.block(lambda: flat(body(arrays)))
-        self.write(Loop(start, carry, test_block, body_block))
+        self.write(Loop(start, carry, test_block, body_block, ends))
         return arrays
 
     def inline(self, function: Callable[..., Any], *inputs: Scalars) -> list[Scalars]:
@@ -436,6 +477,10 @@ class Writer:
 
 def _size(aval: Any) -> int:
     return math.prod(getattr(aval, "shape", ()))
+
+
+def _literal(atom: Any) -> np.ndarray:
+    return np.asarray(atom.val, atom.aval.dtype)
 
 
 def _aval(eqn: Equation) -> Any:
@@ -543,7 +588,8 @@ def _scan(writer: Writer, eqn: Equation, *inputs: Scalars) -> list[Scalars]:
             table.store(at, y)
         return [single(writer.apply("add", count, one)), *out]
 
-    carry = writer.loop([single(writer.constant(0, "int32")), *init], test, turn)[1:]
+    start = [single(writer.constant(0, "int32")), *init]
+    _, *carry = writer.loop(start, test, turn, ends=True)
     return [*carry, *(table.all() for table in results)]
 
 

@@ -1,5 +1,7 @@
 """`equinox.error_if` in kernels: the errors of a sweep of the function as it is."""
 
+import contextlib
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,9 @@ import eqx_pipe as ep
 pytest.importorskip("llvmlite")
 
 SPACE = {"x": ep.Linspace(-2, 9, 12)}
+# Which of them depends on where JAX notices the error.
+RAISED = jax.errors.JaxRuntimeError, ValueError
+SPACE_OF_N = {"n": ep.Values(range(120))}
 
 
 def before(p):
@@ -96,12 +101,50 @@ def test_the_first_failed_point_is_raised(fn):
     assert found[0] == found[1]
 
 
+def after_a_loop(n):
+    """Count the steps of a loop, whose lanes take other points, and fail by them."""
+    x = eqx.error_if(n.astype("float32"), n % 50 == 9, "before")
+    steps, y = lax.while_loop(
+        lambda c: c[0] < n % 37, lambda c: (c[0] + 1, c[1]), (0, x)
+    )
+    y = eqx.error_if(y, steps % 7 == 3, "after")
+    over = lambda y: eqx.error_if(y, steps == 33, "over 20")  # noqa: E731
+    return lax.cond(steps > 20, over, jnp.abs, y) + x
+
+
+def in_nested_loops(n):
+    """Fail in both loops, or in the test of the inner one."""
+
+    def test(c):
+        return eqx.error_if(c[0], c[0] == n % 10, "in a test") < n % 12
+
+    def inner(c):
+        after = eqx.error_if(c[0], (c[0] == 4) & (n % 3 == 0), "inner")
+        return after + 1, c[1] + 1
+
+    def outer(c):
+        total = lax.while_loop(test, inner, (0, c[1]))[1]
+        return c[0] + 1, eqx.error_if(total, total > 60, "outer")
+
+    return lax.while_loop(lambda c: c[0] < n % 11, outer, (0, 0))[1]
+
+
+@pytest.mark.parametrize("fn", [after_a_loop, in_nested_loops])
+def test_each_of_many_lanes_fails_alone(fn):
+    """JAX fails for many points if one lane fails, so these are computed one by one."""
+    alone, want = jax.jit(fn), {}
+    for n in range(120):
+        with contextlib.suppress(*RAISED):
+            want[n] = float(alone(n))
+    got = ep.sweep(lambda p: ep.kernel(fn)(p["n"]), SPACE_OF_N, on_error="mark")
+    assert got.errors.keys() == set(range(120)) - want.keys() and 20 < len(want) < 100
+    np.testing.assert_array_equal(got.values[[*want]], [*want.values()])
+
+
 def test_outside_of_sweeps_jax_raises():
     run = jax.jit(jax.vmap(ep.kernel(lambda x: before({"x": x}))))
     np.testing.assert_array_equal(run(jnp.arange(5.0) ** 2), jnp.arange(5.0))
-    # Which of them depends on where JAX notices the error.
-    kinds = jax.errors.JaxRuntimeError, ValueError
-    with pytest.raises(kinds, match="negative"):
+    with pytest.raises(RAISED, match="negative"):
         jax.block_until_ready(run(jnp.arange(-1.0, 4.0)))
     np.testing.assert_array_equal(run(jnp.arange(5.0) ** 2), jnp.arange(5.0))
 

@@ -81,14 +81,20 @@ def test_refuses_with_the_line():
         jax.vmap(ep.kernel(fn))(jnp.ones(3))
 
 
-def test_refuses_what_does_not_fit_on_the_stack():
-    def fn(x):
-        rows = [x * jnp.arange(250.0) for _ in range(9)]
-        return lax.scan(lambda c, r: (c + sum(r), None), x, rows)[0]
+def in_scans(x):
+    rows = [x * jnp.arange(250.0) for _ in range(9)]
+    return lax.scan(lambda c, r: (c + sum(r), None), x, rows)[0]
 
-    with pytest.raises(
-        ValueError, match="scans in `fn` take more than .* shorter scans"
-    ):
+
+def in_carries(x):
+    """Shift arrays, which takes few operations."""
+    start = [jnp.broadcast_to(x, (220,))] * 5
+    return lax.while_loop(lambda c: c[0][0] < 9, lambda c: [*c[1:], c[0][::-1]], start)
+
+
+@pytest.mark.parametrize("fn", [in_scans, in_carries])
+def test_refuses_what_does_not_fit_on_the_stack(fn):
+    with jax.enable_x64(True), pytest.raises(ValueError, match="keep more than .* byt"):
         jax.vmap(ep.kernel(fn))(jnp.ones(3))
 
 

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import platform
 import re
 import subprocess
 import sys
@@ -224,9 +225,13 @@ def test_a_store_belongs_to_the_kernel_and_the_machine(tmp_path, monkeypatch):
         ep.sweep(ep.kernel(in_store, strict=True), SPACE, store=path)
     import llvmlite
 
-    monkeypatch.setattr(llvmlite, "__version__", "0.1")
-    with pytest.raises(ep.StructureError, match=r"now kernels by llvmlite 0\.1 for"):
-        ep.sweep(ep.kernel(in_store), SPACE, store=path)
+    for module, name, value, words in (
+        (platform, "libc_ver", lambda: ("glibc", "2.1"), r"now .* with glibc 2\.1\b"),
+        (llvmlite, "__version__", "0.1", r"now kernels by llvmlite 0\.1 for"),
+    ):
+        monkeypatch.setattr(module, name, value)
+        with pytest.raises(ep.StructureError, match=words):
+            ep.sweep(ep.kernel(in_store), SPACE, store=path)
     ep.sweep(ep.kernel(in_store), SPACE, store=path, resume="force")
 
 
