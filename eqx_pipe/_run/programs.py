@@ -40,10 +40,10 @@ SMALL_BYTES = 2**20
 """The maximum bytes of an array of which copies are kept."""
 
 _HANDED_IN_BYTES = 2**12
-_copies: WeakCache[dict[Any, jax.Array]] = WeakCache()
+_copies: WeakCache[dict[Any, Any]] = WeakCache()
 
 
-def copies_of(array: jax.Array) -> dict[Any, jax.Array]:
+def copies_of(array: jax.Array) -> dict[Any, Any]:
     """Return the copies of an array, to add to or to look up.
 
     A copy to every device takes longer than a small sweep. JAX arrays are immutable, so

@@ -178,12 +178,11 @@ def _column(table: Any, each: int, run: int) -> Any:
     """
     copies = copies_of(table) if isinstance(table, jax.Array) else {}
     made = copies.get((each, run))
-    if isinstance(made, jax.Array):
-        return made
     if made is not None:
         # A call copies no arrays of JAX that are on the devices. Most tables are used
-        # once, for which a copy takes longer.
-        made = copies[each, run] = jax.device_put(made)
+        # once, and a copy of its own would take longer.
+        if isinstance(made, np.ndarray):
+            made = copies[each, run] = jax.device_put(made)
         return made
     # The column goes on after its end as it began, for batches that cross it.
     values = np.asarray(table)
