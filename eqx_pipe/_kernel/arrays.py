@@ -16,8 +16,6 @@ import numpy as np
 from .._jaxprs import Equation
 from .scalars import MOVES, Scalar, Scalars, Writer, each, filled, rule, single
 
-_MOST_PLACES = 4096
-
 
 def _moving(name: str, move: Any) -> None:
     """Register a primitive that moves elements, as a function of its parameters."""
@@ -224,12 +222,6 @@ def _write_window(
         span = range(n - size + 1)
         spans.append(span if known is None else [k for k in span if k == int(known)])
     places = [*it.product(*spans)]
-    if len(places) * update.size > _MOST_PLACES:
-        raise writer.refuse(
-            f"changes {update.size} numbers at one of {len(places)} places, which all "
-            "have to be written",
-            "Use smaller arrays, or sweep `fn` itself.",
-        )
     before = x.copy()
     for place in places:
         tests = [

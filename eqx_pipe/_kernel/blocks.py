@@ -29,7 +29,7 @@ from .scalars import (
     within,
 )
 
-_BOOL, _INT, _INDEX = map(np.dtype, (bool, "int32", "int64"))
+_BOOL, _INT, _INDEX = np.dtype(bool), np.dtype("int32"), np.dtype("int64")
 # A short branch is cheaper than a jump.
 _MOST_IN_LINE = 16
 

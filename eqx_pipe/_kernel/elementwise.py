@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .elementary import FUNCTIONS, threefry
-from .llvm import Value, quotient, remainder, shift
+from .llvm import Value, divided, shift
 
 
 def _extreme(name: str) -> Callable[[Value, Value], Value]:
@@ -34,7 +34,7 @@ def _sign(x: Value) -> Value:
     return other if x.kind == "u" else (x < 0).where(x.like(-1), other)
 
 
-def _nextafter(x: Value, y: Value) -> Value:
+def _nextafter(x: Value, y: Value) -> list[Value]:
     # Compare as integers, since XLA runs with subnormal numbers flushed to 0.
     word = f"i{x.dtype.itemsize}"
     size = np.iinfo(word).max
@@ -44,7 +44,7 @@ def _nextafter(x: Value, y: Value) -> Value:
     near = (of_x & size).equals(0).where((of_y & ~size) | 1, near)
     same = of_x.equals(of_y) | ((of_x | of_y) & size).equals(0)
     near = same.where(of_y, near).view(x.dtype)
-    return (x.is_nan() | y.is_nan()).where(x.like(math.nan), near)
+    return [(x.is_nan() | y.is_nan()).where(x.like(math.nan), near)]
 
 
 def _in_order(how: str) -> Callable[[Value, Value], Value]:
@@ -77,13 +77,13 @@ def _integer_pow(x: Value, *, y: int) -> Value:
     return power if y >= 0 else 1 / power
 
 
-ELEMENTWISE: dict[str, Callable[..., Value]] = {
+ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "add": lambda x, y: x + y,
     "add_any": lambda x, y: x + y,
     "sub": lambda x, y: x - y,
     "mul": lambda x, y: x * y,
-    "div": lambda x, y: x / y if x.kind == "f" else quotient(x, y),
-    "rem": lambda x, y: FUNCTIONS["fmod"](x, y) if x.kind == "f" else remainder(x, y),
+    "div": lambda x, y: x / y if x.kind == "f" else divided(x, y)[0],
+    "rem": lambda x, y: FUNCTIONS["fmod"](x, y) if x.kind == "f" else divided(x, y)[1],
     "neg": lambda x: -x,
     "and": lambda x, y: x & y,
     "or": lambda x, y: x | y,
@@ -115,7 +115,9 @@ ELEMENTWISE: dict[str, Callable[..., Value]] = {
         "roundeven" if int(rounding_method) else "round"
     ),
     "is_finite": lambda x: x.call("fabs") < math.inf,
-    "nextafter": _nextafter,
+    "nextafter": lambda x, y: x.code.function(
+        "nextafter", _nextafter, x, y, inlined=False
+    )[0],
     "square": lambda x: x * x,
     "one_minus_square": lambda x: (1 - x) * (x + 1),
     "integer_pow": _integer_pow,

@@ -377,9 +377,16 @@ class Code:
         return f"v{self.width}{name}" if lanes else name
 
     def function(
-        self, name: str, write: Callable[..., Sequence[Value]], *values: Value
+        self,
+        name: str,
+        write: Callable[..., Sequence[Value]],
+        *values: Value,
+        inlined: bool = True,
     ) -> list[Value]:
-        """Call a function of the kernel, which is written at its first call."""
+        """Call a function of the kernel, which is written at its first call.
+
+        LLVM decides whether to copy it to where it is called, unless it never does.
+        """
         values = tuple(self.together(*values))
         # Signed and unsigned integers are one type of LLVM.
         dtypes = ".".join(v.dtype.name for v in values)
@@ -394,6 +401,7 @@ class Code:
                 result = inner.register(f"insertvalue {kinds} {result}, {v}, {k}")
             inner.emit(f"ret {kinds} {result}")
             head = f"{kinds} @{name}({', '.join(map(str, given))})"
+            head += "" if inlined else " noinline"
             self.functions[name] = inner.definition(head), kinds, outputs
         _, kinds, outputs = self.functions[name]
         text = self.register(f"call {kinds} @{name}({', '.join(map(str, values))})")
@@ -428,20 +436,26 @@ class Code:
         self.label(end)
 
 
-def quotient(x: Value, y: Value) -> Value:
-    """Divide integers as XLA does: -1 for a division by 0, and no overflow."""
-    safe, by_zero, overflow = _safe_divisor(x, y)
-    result = x.code.op("sdiv" if x.kind == "i" else "udiv", x, safe)
-    result = by_zero.where(x.like(~x.dtype.type(0)), result)
-    return overflow.where(x, result) if overflow is not None else result
+def divided(x: Value, y: Value) -> list[Value]:
+    """Return the quotient and the remainder of integers as XLA does.
+
+    The quotient is towards 0. A division by 0 gives -1 and `x`, and none overflows.
+    """
+    if y.number is not None or not (x.lanes or y.lanes):
+        return _divided(x, y)
+    # Processors divide lane by lane, by so many instructions that LLVM would take
+    # minutes for 500 divisions in one function. It merges calls for the same numbers.
+    return x.code.function("divided", _divided, x, y, inlined=False)
 
 
-def remainder(x: Value, y: Value) -> Value:
-    """Return the remainder of integers as XLA does: `x` for a division by 0."""
-    safe, by_zero, overflow = _safe_divisor(x, y)
-    result = x.code.op("srem" if x.kind == "i" else "urem", x, safe)
-    result = by_zero.where(x, result)
-    return overflow.where(0, result) if overflow is not None else result
+def _divided(x: Value, y: Value) -> list[Value]:
+    (safe, by_zero, overflow), sign = _safe_divisor(x, y), "us"[x.kind == "i"]
+    quotient, rest = (x.code.op(f"{sign}{name}", x, safe) for name in ("div", "rem"))
+    quotient = by_zero.where(x.like(~x.dtype.type(0)), quotient)
+    rest = by_zero.where(x, rest)
+    if overflow is None:
+        return [quotient, rest]
+    return [overflow.where(x, quotient), overflow.where(0, rest)]
 
 
 def _safe_divisor(x: Value, y: Value) -> tuple[Value, Value, Value | None]:

@@ -356,7 +356,9 @@ _FORBIDDEN = re.compile(
 )
 
 
-def test_no_instruction_has_an_undefined_result(monkeypatch):
+@pytest.fixture
+def texts(monkeypatch):
+    """Return the code of the kernels that a test compiles."""
     texts = []
     registered = ffi.registered
 
@@ -365,6 +367,24 @@ def test_no_instruction_has_an_undefined_result(monkeypatch):
         return registered(text, *counts)
 
     monkeypatch.setattr(call, "registered", record)
+    return texts
+
+
+def test_many_divisions_are_one_function(texts):
+    """In one function, LLVM would take minutes for some hundreds of them."""
+
+    def fn(x, y):
+        for k in range(80):
+            x = lax.div(x, y + k) + lax.rem(x, y - k)
+        return x
+
+    x, y = np.arange(-40, 40, dtype=np.int32), np.arange(80, dtype=np.int32) // 9
+    got, want = (jax.jit(jax.vmap(f))(x, y) for f in (ep.kernel(fn), fn))
+    np.testing.assert_array_equal(got, want)
+    assert len(re.findall(r"= [su]div ", texts[0])) == 1
+
+
+def test_no_instruction_has_an_undefined_result(texts):
     unary = [lax.sign, lax.abs, lax.clz, lax.population_count, lax.bitwise_not]
     binary = [lax.div, lax.rem, lax.shift_left, lax.shift_right_logical]
     binary += [lax.shift_right_arithmetic, lax.max, lax.pow]
