@@ -184,16 +184,13 @@ def _unlock() -> None:
 
 
 def _is_seen() -> bool:
+    """Return whether somebody sees a bar move."""
     # `sys.stderr` may be None (a Windows program without a console), closed, or a
     # replacement.
     with contextlib.suppress(Exception):
         if sys.stderr.isatty():
             return True
-    return _in_notebook()
-
-
-def _in_notebook() -> bool:
-    # Colab, Spyder and others derive their own shells from Jupyter's.
+    # A notebook: Colab, Spyder and others derive their own shells from Jupyter's.
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return any(t.__name__ == "ZMQInteractiveShell" for t in type(shell).__mro__)

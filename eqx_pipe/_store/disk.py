@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from .._errors import SweepError, message, optional
-from .._files import memory_bytes
+from .._memory import memory_bytes
 
 try:
     import fcntl

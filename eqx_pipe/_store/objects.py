@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from .._errors import optional, type_error, value_error
-from .._files import as_path
+from .._errors import describe_value, message, optional, type_error, value_error
 from .disk import Entry, Folder, Keys, Undecodable, most_bytes
 
 if TYPE_CHECKING:
@@ -188,6 +187,33 @@ StoreLike: TypeAlias = str | os.PathLike[str] | ObjectStore | Files
 def _threads(process: int) -> concurrent.futures.ThreadPoolExecutor:
     """Return the threads of this process, which wait for requests."""
     return concurrent.futures.ThreadPoolExecutor(AT_ONCE, "eqx_pipe-store")
+
+
+def as_path(function: str, path: object, argument: str = "path") -> Path:
+    """Return the absolute path; raise unless it is a path on this machine."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(text, str):
+        wrong = f"`{argument}` is {describe_value(path)}."
+        cure = "Give a path as a text or a `pathlib.Path`."
+        raise type_error(function, wrong, cure)
+    # A URL would become a folder named `s3:` in the current folder.
+    if "://" in text or "\0" in text or not text:
+        wrong = f"`{argument}` is {describe_value(text)}."
+        cure = "Give a path on a disk, also a shared one; finished files can be copied "
+        cure += "to other places."
+        raise value_error(function, wrong, cure)
+    try:
+        path = Path(os.path.expanduser(text)).absolute()
+        if ".." in path.parts:
+            # The system follows `..` only out of a folder that exists.
+            up = len(path.parts) - path.parts[::-1].index("..")
+            path = Path(os.path.realpath(Path(*path.parts[:up])), *path.parts[up:])
+        return path
+    except OSError as error:
+        wrong = f"`{argument}` is {text!r}, relative to a current folder that does not "
+        wrong += f"exist ({error})."
+        cure = "Give an absolute path, or change to a folder that exists."
+        raise FileNotFoundError(message(function, wrong, cure)) from error
 
 
 def as_files(function: str, store: StoreLike, argument: str = "store") -> Files:

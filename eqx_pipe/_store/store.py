@@ -276,10 +276,9 @@ class Store:
         """
         key, size = self.status_key(number), self.chunks.points
         try:
-            manifest, _ = unpack(self.files.get(key), size)
-            each = manifest["versions"]
-            versions = [_version(fields, size * self.each) for fields in each]
-            position, cut = manifest["chunk"], manifest["cut"]
+            position, cut, versions = parsed(
+                self.files.get(key), size, size * self.each
+            )
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -392,6 +391,13 @@ class Store:
         """Return the error for a file that the system does not read."""
         wrong = f"`{self.files.path_of(key)}` cannot be read: {error}."
         return OSError(message("sweep", wrong, _TRY_AGAIN))
+
+
+def parsed(data: bytes, rows: int, points: int) -> tuple[str, str, list[Version]]:
+    """Return the position, the cut and the versions of a chunk from its status file."""
+    manifest, _ = unpack(data, rows)
+    versions = [_version(each, points) for each in manifest["versions"]]
+    return manifest["chunk"], manifest["cut"], versions
 
 
 def _version(fields: Mapping[str, Any], points: int) -> Version:

@@ -1,4 +1,4 @@
-"""How a call differs from the sweep, search or training that created its store."""
+"""The differences of a call from the one that created its store, as an error."""
 
 import json
 from collections.abc import Mapping

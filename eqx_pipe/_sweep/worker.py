@@ -1,4 +1,4 @@
-"""What a worker of an executor computes: chunks of a sweep that was sent to it.
+"""The side of a worker: it unpacks a sweep, and computes chunks of it.
 
 The function, the space and the key are sent by cloudpickle (`pack`). A worker traces
 and compiles them once, for its own devices (`compute_in_worker`).

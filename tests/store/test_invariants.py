@@ -88,7 +88,7 @@ def test_the_simulator_finds_a_rule_that_is_broken(monkeypatch):
             leaves = [leaf[half] for leaf in values]
             filling.keep(number, rows[half], leaves, status, errors)
 
-    monkeypatch.setattr(simulate.remote, "_written", in_parts)
+    monkeypatch.setattr(simulate.worker, "_written", in_parts)
     simulate.histories(40, 80, modes=("workers",), report=wrong.append)
     assert wrong
 

@@ -57,7 +57,7 @@ from eqx_pipe._store import (
     fill as fill,
 )
 from eqx_pipe._store.disk import Entry
-from eqx_pipe._sweep import flight_files, remote
+from eqx_pipe._sweep import flight_files, worker
 from eqx_pipe._sweep.target import open_to_workers
 from eqx_pipe._sweep.work.buffer import Asked, Chunk, Verdict
 from eqx_pipe._sweep.work.flight import Flight
@@ -597,7 +597,7 @@ class History:
             try:
                 writes = target.is_open()
                 if writes:
-                    remote._written(Job(self, call, bits), call.asked, target)
+                    worker._written(Job(self, call, bits), call.asked, target)
                 call.found = "done" if writes else "values"
             except Kill:  # a dead worker; an engine may not notice it
                 lost = TimeoutError("the worker died")

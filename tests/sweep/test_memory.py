@@ -16,7 +16,7 @@ import pytest
 from support.sweeps import close
 
 import eqx_pipe as ep
-from eqx_pipe import _files
+from eqx_pipe import _memory
 from eqx_pipe._run import programs
 from eqx_pipe._sweep.program import layout, runner
 from eqx_pipe._sweep.program.layout import LAST
@@ -208,7 +208,7 @@ def test_values_larger_than_memory_raise(tmp_path, monkeypatch):
         with pytest.raises(ValueError, match=rf"`eqx_pipe.{function}`.*GiB of memory"):
             run(lambda p: p[0] + p[1], [long, long])
     limit = tmp_path / "memory.max"  # as in a container
-    monkeypatch.setattr(_files, "_LIMITS", (limit,))
+    monkeypatch.setattr(_memory, "_LIMITS", (limit,))
     limit.write_text(f"{2**27}\n")
     with pytest.raises(ValueError, match="1 GiB, and this process may use 0 GiB"):
         ep.sweep(jnp.sin, ep.Linspace(0, 1, 2**28))

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from ..._errors import value_error
-from ..._files import memory_bytes
+from ..._memory import memory_bytes
 from ..._reduce import ReducerTree
 from ..._run import Stopped, Watch
 from ..._spaces import Space
