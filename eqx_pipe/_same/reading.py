@@ -349,6 +349,9 @@ class _Reading(abc.ABC):
 
     def _jitted(self, x: Any, at: _At) -> None:
         self.fixed(x, at)
+        if is_library_wrapper(x):
+            self.check_reader(x, at)
+            return
         self.add(x.__wrapped__, at)  # it has none if it was unpickled: an error
         self._pairs({k: v for k, v in vars(x).items() if k not in _OF_JIT}, at)
 
@@ -385,6 +388,10 @@ class _Reading(abc.ABC):
         base = about.base
         if base is None:
             raise Unsure(x, at)
+        if base is object and not about.of_users and is_library_wrapper(x):
+            self.fixed(x, at)
+            self.check_reader(x, at)
+            return
         # JAX may hold functions that flatten it, which are no attributes of its class.
         if about.of_users and base is object and not jtu.all_leaves([x]):
             if not any(hasattr(kind, name) for name in _FLATTENED):
@@ -763,12 +770,32 @@ def is_library_class(cls: type) -> bool:
         known = not cls.__flags__ & 1 << 9
         if not known and module is not None and is_library_module(module):
             # A class that a library makes for users is not found in its module.
-            found: Any = module
-            for name in cls.__qualname__.split("."):
-                found = getattr(found, "__dict__", {}).get(name)
-            known = found is cls
+            known = _found_in(module, cls.__qualname__) is cls
         _known_library.put(cls, known)
     return known
+
+
+def is_library_wrapper(x: Any) -> bool:
+    """Return whether `x` wraps a function of a package, as `jax.nn.relu` does."""
+    inner, depth = x, 0
+    while "__wrapped__" in (own := _attributes(inner)) and depth < 9:
+        inner, depth = own["__wrapped__"], depth + 1
+    if not depth or type(inner) is not types.FunctionType:
+        return False
+    if not is_fixed_file(inner.__code__.co_filename):
+        return False
+    module = sys.modules.get(inner.__module__)
+    if module is None or not is_library_module(module):
+        return False
+    # One that users make of the same function is not found in the module.
+    return _found_in(module, inner.__qualname__) is x
+
+
+def _found_in(module: types.ModuleType, name: str) -> Any:
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, "__dict__", {}).get(part)
+    return found
 
 
 def is_library_module(x: types.ModuleType) -> bool:
