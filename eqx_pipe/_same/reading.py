@@ -57,7 +57,7 @@ _JAXPRS = ClosedJaxpr, jax.extend.core.Jaxpr
 _DESCRIPTORS = "GetSet Member Method ClassMethod Wrapper"
 _FIXED = (
     np.dtype, jax.Device, jax.sharding.Sharding, jax.sharding.Mesh,
-    typing.TypeVar, typing.ParamSpec, types.CodeType, types.UnionType,
+    typing.TypeVar, typing.ParamSpec, types.UnionType,
     type(NotImplemented), type(vars(collections.namedtuple("_", "x"))["x"]),
     *(getattr(types, f"{name}DescriptorType") for name in _DESCRIPTORS.split()),
 )  # fmt: skip
@@ -645,9 +645,7 @@ class _Disk(_Reading):
         self.found.append((at, f"{x!r} {x.dtype}"))
 
     def fixed(self, x: Any, at: _At) -> None:
-        if isinstance(x, types.CodeType):
-            text = code_text(x)
-        elif isinstance(x, type) and not is_library_class(x):
+        if isinstance(x, type) and not is_library_class(x):
             text = "class"  # its attributes follow
         elif isinstance(x, _JAXPRS):
             text = str(x)
