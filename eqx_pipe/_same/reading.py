@@ -51,7 +51,6 @@ from .code import (
 )
 
 _PLAIN = {bool, int, float, complex, str, bytes, range, type(None), type(...)}
-_EQUAL_IF_SAME = _PLAIN - {float, complex, range}
 _MODULE = types.ModuleType
 _JAXPRS = ClosedJaxpr, jax.extend.core.Jaxpr
 _DESCRIPTORS = "GetSet Member Method ClassMethod Wrapper"
@@ -536,15 +535,6 @@ class _Memory(_Reading):
         # 0.0 and -0.0 differ, NaNs are equal; equal ranges may have other ends.
         self.found += kind, repr(x) if kind in (float, complex, range) else x
 
-    def _named(self, pairs: dict[str, Any], at: _At) -> None:
-        # Most values of small spaces are plain: add them without a call for each.
-        self.found.append((*pairs,))
-        for name, value in pairs.items():
-            if (kind := type(value)) in _EQUAL_IF_SAME:
-                self.found += kind, value
-            else:
-                self.add(value, (at, name))
-
     def scalar(self, x: np.generic, at: _At) -> None:
         self.found += type(x), x.dtype, x.tobytes()
 
@@ -778,15 +768,11 @@ def is_library_wrapper(x: Any) -> bool:
     inner, depth = x, 0
     while "__wrapped__" in (own := _attributes(inner)) and depth < 9:
         inner, depth = own["__wrapped__"], depth + 1
-    if not depth or type(inner) is not types.FunctionType:
-        return False
-    if not is_fixed_file(inner.__code__.co_filename):
-        return False
-    module = sys.modules.get(inner.__module__)
+    module = sys.modules.get(getattr(inner, "__module__", "")) if depth else None
     if module is None or not is_library_module(module):
         return False
     # One that users make of the same function is not found in the module.
-    return _found_in(module, inner.__qualname__) is x
+    return _found_in(module, getattr(inner, "__qualname__", "")) is x
 
 
 def _found_in(module: types.ModuleType, name: str) -> Any:
