@@ -51,13 +51,12 @@ from .code import (
 )
 
 _PLAIN = {bool, int, float, complex, str, bytes, range, type(None), type(...)}
-_EQUAL_IF_SAME = _PLAIN - {float, complex, range}
 _MODULE = types.ModuleType
 _JAXPRS = ClosedJaxpr, jax.extend.core.Jaxpr
 _DESCRIPTORS = "GetSet Member Method ClassMethod Wrapper"
 _FIXED = (
     np.dtype, jax.Device, jax.sharding.Sharding, jax.sharding.Mesh,
-    typing.TypeVar, typing.ParamSpec, types.CodeType, types.UnionType,
+    typing.TypeVar, typing.ParamSpec, types.UnionType,
     type(NotImplemented), type(vars(collections.namedtuple("_", "x"))["x"]),
     *(getattr(types, f"{name}DescriptorType") for name in _DESCRIPTORS.split()),
 )  # fmt: skip
@@ -349,6 +348,9 @@ class _Reading(abc.ABC):
 
     def _jitted(self, x: Any, at: _At) -> None:
         self.fixed(x, at)
+        if is_library_wrapper(x):
+            self.check_reader(x, at)
+            return
         self.add(x.__wrapped__, at)  # it has none if it was unpickled: an error
         self._pairs({k: v for k, v in vars(x).items() if k not in _OF_JIT}, at)
 
@@ -385,6 +387,10 @@ class _Reading(abc.ABC):
         base = about.base
         if base is None:
             raise Unsure(x, at)
+        if base is object and not about.of_users and is_library_wrapper(x):
+            self.fixed(x, at)
+            self.check_reader(x, at)
+            return
         # JAX may hold functions that flatten it, which are no attributes of its class.
         if about.of_users and base is object and not jtu.all_leaves([x]):
             if not any(hasattr(kind, name) for name in _FLATTENED):
@@ -529,15 +535,6 @@ class _Memory(_Reading):
         # 0.0 and -0.0 differ, NaNs are equal; equal ranges may have other ends.
         self.found += kind, repr(x) if kind in (float, complex, range) else x
 
-    def _named(self, pairs: dict[str, Any], at: _At) -> None:
-        # Most values of small spaces are plain: add them without a call for each.
-        self.found.append((*pairs,))
-        for name, value in pairs.items():
-            if (kind := type(value)) in _EQUAL_IF_SAME:
-                self.found += kind, value
-            else:
-                self.add(value, (at, name))
-
     def scalar(self, x: np.generic, at: _At) -> None:
         self.found += type(x), x.dtype, x.tobytes()
 
@@ -638,9 +635,7 @@ class _Disk(_Reading):
         self.found.append((at, f"{x!r} {x.dtype}"))
 
     def fixed(self, x: Any, at: _At) -> None:
-        if isinstance(x, types.CodeType):
-            text = code_text(x)
-        elif isinstance(x, type) and not is_library_class(x):
+        if isinstance(x, type) and not is_library_class(x):
             text = "class"  # its attributes follow
         elif isinstance(x, _JAXPRS):
             text = str(x)
@@ -763,12 +758,28 @@ def is_library_class(cls: type) -> bool:
         known = not cls.__flags__ & 1 << 9
         if not known and module is not None and is_library_module(module):
             # A class that a library makes for users is not found in its module.
-            found: Any = module
-            for name in cls.__qualname__.split("."):
-                found = getattr(found, "__dict__", {}).get(name)
-            known = found is cls
+            known = _found_in(module, cls.__qualname__) is cls
         _known_library.put(cls, known)
     return known
+
+
+def is_library_wrapper(x: Any) -> bool:
+    """Return whether `x` wraps a function of a package, as `jax.nn.relu` does."""
+    inner, depth = x, 0
+    while "__wrapped__" in (own := _attributes(inner)) and depth < 9:
+        inner, depth = own["__wrapped__"], depth + 1
+    module = sys.modules.get(getattr(inner, "__module__", "")) if depth else None
+    if module is None or not is_library_module(module):
+        return False
+    # One that users make of the same function is not found in the module.
+    return _found_in(module, getattr(inner, "__qualname__", "")) is x
+
+
+def _found_in(module: types.ModuleType, name: str) -> Any:
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, "__dict__", {}).get(part)
+    return found
 
 
 def is_library_module(x: types.ModuleType) -> bool:

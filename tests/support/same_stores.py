@@ -6,9 +6,11 @@ The phase `begin` makes the stores with 1.0; `same` calls again, and must go on;
 calls with 3.0, and must refuse or compute the other values.
 """
 
+import cmath
 import dataclasses
 import functools as ft
 import json
+import math
 import statistics
 import sys
 import threading
@@ -105,6 +107,14 @@ def an_object_as_callback(v, store):
 @case
 def a_partial_as_callback(v, store):
     call = ft.partial(lambda rate, x: np.float32(x * rate), v)
+    return swept(lambda p: called(call, p["x"]), X, store), v * LINE
+
+
+@case
+def a_function_of_the_same_name_in_a_callback(v, store):
+    root = math.sqrt if v == 1.0 else cmath.sqrt
+    rate = lambda: 1.0 if isinstance(root(1.0), float) else 3.0  # noqa: E731
+    call = lambda x: np.float32(x * rate())  # noqa: E731
     return swept(lambda p: called(call, p["x"]), X, store), v * LINE
 
 

@@ -668,6 +668,14 @@ def a_jaxpr():
 
 
 @kept
+def a_derivative_for_a_function_of_a_package():
+    box = [1.0]
+    sine = jax.custom_jvp(jnp.sin)
+    sine.defjvp(lambda at, to: (jnp.sin(at[0]), box[0] * to[0]))
+    return lambda p: jax.grad(sine)(p), put(box, 0, 3.0)
+
+
+@kept
 def a_constant_of_a_jaxpr():
     ones = jnp.ones(2)
     jaxpr = jax.make_jaxpr(lambda x: x * ones)(1.0)
