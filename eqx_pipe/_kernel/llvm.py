@@ -392,7 +392,7 @@ class Code:
         dtypes = ".".join(v.dtype.name for v in values)
         name = f"{name}.{dtypes}.{'lanes' if values[0].lanes else 'shared'}"
         if name not in self.functions:
-            inner = copy.copy(self)
+            inner = copy.copy(self)  # shares its names, declarations and functions
             inner.lines, inner.allocations = [], []
             given = [v.changed(code=inner, text=f"%x{k}") for k, v in enumerate(values)]
             outputs, result = list(write(*given)), "poison"
