@@ -32,10 +32,10 @@ def parts_of(
     return steps, None, []
 
 
-# So many additions take as long as an elementary function, a remainder, random words,
-# or to read or write a number of each lane. With a weight of its own for each of them,
-# seven loops (among them Van der Pol, escape time, Gillespie) took 0.95 to 1.01.
-_SLOW, _SLOW_ONES = 32, {*FUNCTIONS, "rem", "threefry2x32"}
+# So many additions take as long as an elementary function or random words, or as to
+# read or write a number of each lane. With a weight of its own for each of them, seven
+# loops (among them Van der Pol, escape time, Gillespie) took 0.95 to 1.01 of the time.
+_SLOW, _SLOW_ONES = 32, {*FUNCTIONS, "threefry2x32"}
 
 
 def steps_of_refill(
