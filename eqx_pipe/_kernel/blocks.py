@@ -30,7 +30,7 @@ from .scalars import (
 )
 
 _BOOL, _INT, _INDEX = np.dtype(bool), np.dtype("int32"), np.dtype("int64")
-# A short branch is cheaper than a jump.
+# So many operations of a branch take as long as to ask whether a lane takes it.
 _MOST_IN_LINE = 16
 
 
@@ -262,7 +262,10 @@ class _Writer:
         self.code.store(fails.where(self.read(step.number), first), self.failed)
 
     def _address(self, step: Store | Load) -> tuple[str, bool]:
-        """Return the address of a number in a table, whose index lanes share."""
+        """Return the address of a number in a table.
+
+        Its index is a constant or the count of a scan, which all lanes share.
+        """
         table = step.table
         varying = table.identity in self.varying_tables
         kind = self.code.type(table.dtype, varying)
@@ -270,6 +273,7 @@ class _Writer:
             slot = self.code.allocate(table.dtype, varying, table.size)
             self.memory[table.identity] = slot
         index = self.read(step.place)
+        assert not index.lanes
         base = self.memory[table.identity]
         text = f"getelementptr {kind}, ptr {base}, {index}"
         return self.code.register(text), varying
@@ -377,8 +381,9 @@ def _is_short(branch: Block) -> bool:
     return simple and len(branch.steps) <= _MOST_IN_LINE
 
 
-# Measured: more vectors keep the processor busy while it waits for a result, until
-# the numbers of a step no longer fit into its registers.
+# So many vectors keep the processor busy while it waits for a result, until the numbers
+# of a step no longer fit into its registers. With 4, 2 and 1 of them the equations of
+# Lorenz take 5.1, 6.8 and 12.2 ms, those of four bodies 17.0, 12.8 and 13.0.
 _MANY, _FEW, _LONG_CARRY = 4, 2, 8
 
 

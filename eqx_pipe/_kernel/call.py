@@ -131,7 +131,8 @@ def _evaluate(strict: bool, jaxpr: ClosedJaxpr, args: list[Any]) -> list[Any]:
     """Return the outputs of a kernel, whose derivatives are those of the function.
 
     Arrays that the function closes over are operands, so their values are not part of
-    the code. Integers of NumPy are, since they may be positions.
+    the code. Integers of NumPy are, since they may be places of elements, which have to
+    be known when the code is written.
     """
     constants = [x.copy() if _is_position(x) else x for x in _constants(jaxpr)]
     operands = [x for x in constants if not _is_position(x)]

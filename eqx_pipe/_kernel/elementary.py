@@ -272,11 +272,6 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
 """Functions of values, by the name of JAX's primitive or of C's function."""
 
 
-def calls_c(name: str, dtype: np.dtype) -> bool:
-    """Return whether a function calls C's library for each lane."""
-    return name in _IN_C or (name in _POLYNOMIALS and dtype == _F64)
-
-
 def threefry(k1: Value, k2: Value, x: Value, y: Value) -> list[Value]:
     """Return two words of the generator of Salmon et al. (2011), in 20 rounds."""
     rotations = ((13, 15, 26, 6), (17, 29, 16, 24))

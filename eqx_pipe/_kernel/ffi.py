@@ -23,11 +23,17 @@ from .llvm import Code, Engine, Value, attributes, this_machine
 _MAJOR, _MINOR = 0, range(3, 6)
 """The versions of the structs that are known: those of jaxlib 0.10 to 0.12."""
 
-# Sizes of structs, and offsets in them, in bytes.
+# The sizes of `XLA_FFI_CallFrame`, of its lists `XLA_FFI_Args` and `_Rets`, of
+# `XLA_FFI_Buffer` and of `XLA_FFI_Error_Create_Args`, in bytes.
 _FRAME, _LIST, _BUFFER, _ERROR = 168, 40, 48, 28
-_API, _ARGS, _RETS, _COUNT, _ARRAYS = 16, 40, 80, 16, 32
+# Where the fields of a frame begin (`api`, `args`, `rets`), of a list (`size`, the
+# pointers), of a buffer (`data`, `dims`), and of `XLA_FFI_Api` (`api_version` with
+# its `major_version` and `minor_version`, `XLA_FFI_Error_Create`).
+_API, _ARGS, _RETS = 16, 40, 80
+_COUNT, _ARRAYS = 16, 32
 _DATA, _DIMS = 24, 40
 _MAJOR_AT, _MINOR_AT, _CREATE_ERROR = 32, 36, 48
+# `XLA_FFI_Extension_Metadata`, and two of `XLA_FFI_Error_Code`.
 _METADATA = 1
 _CANCELLED, _INTERNAL = 1, 13
 

@@ -32,13 +32,19 @@ STOPPED = "eqx_pipe: a signal stopped the kernel"
 """The message of the error that a stopped kernel returns."""
 
 _LOOK = 0.02
-"""The seconds between two looks at whether kernels still run."""
+"""The seconds between two looks at whether kernels still run.
+
+XLA begins the next kernel of a program within much less.
+"""
 
 _PATIENCE = 1.0
 """The seconds for which a new call waits for kernels from before."""
 
 _SILENCE = 30.0
-"""The seconds without kernels after which Python is not expected to handle a signal."""
+"""The seconds without kernels after which Python is not expected to handle a signal.
+
+Between two kernels of a program XLA may compute other things for so long.
+"""
 
 
 class Shared(ctypes.Structure):
@@ -227,7 +233,12 @@ def _handle(_: Any) -> int:
 
 
 def _release(at_once: bool = False) -> None:
-    """Let kernels run again, unless those of a stopped call may still run."""
+    """Let kernels run again, unless those of a stopped call may still run.
+
+    They are over once none has begun for a moment. While Python has not handled the
+    signal, or arrays of before are not ready, more of the same program may follow
+    later, so a moment does not do. `at_once` is for a new call that has waited.
+    """
     global _seen, _changed, _unready
     _unready = [x for x in _unready if not (x.is_deleted() or x.is_ready())]
     with _lock:
@@ -237,7 +248,7 @@ def _release(at_once: bool = False) -> None:
         rest = now - _changed
         expected = bool(_unready) or now <= _handled
         over = rest > (_SILENCE if expected else _LOOK / 2)
-        # A thread may begin one kernel after the other.
+        # A thread may begin one new kernel after the other, without such a moment.
         over |= at_once or now > _handled + _PATIENCE and not expected
         if over and begun == _shared.ended and not any(c.stopped for c in _computing):
             _shared.stop, _unready = 0, []

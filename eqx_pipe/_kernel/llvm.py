@@ -392,7 +392,7 @@ class Code:
         dtypes = ".".join(v.dtype.name for v in values)
         name = f"{name}.{dtypes}.{'lanes' if values[0].lanes else 'shared'}"
         if name not in self.functions:
-            inner = copy.copy(self)
+            inner = copy.copy(self)  # shares its names, declarations and functions
             inner.lines, inner.allocations = [], []
             given = [v.changed(code=inner, text=f"%x{k}") for k, v in enumerate(values)]
             outputs, result = list(write(*given)), "poison"
@@ -436,26 +436,33 @@ class Code:
         self.label(end)
 
 
-def divided(x: Value, y: Value) -> list[Value]:
-    """Return the quotient and the remainder of integers as XLA does.
+def divided(x: Value, y: Value, part: int) -> Value:
+    """Return the quotient (0) or the remainder (1) of integers as XLA does.
 
     The quotient is towards 0. A division by 0 gives -1 and `x`, and none overflows.
     """
-    if y.number is not None or not (x.lanes or y.lanes):
-        return _divided(x, y)
+    parts = _quotient, _remainder
+    is_constant = not y.text.startswith("%")  # by which LLVM multiplies instead
+    if is_constant or not (x.lanes or y.lanes):
+        return parts[part](x, y)
     # Processors divide lane by lane, by so many instructions that LLVM would take
     # minutes for 500 divisions in one function. It merges calls for the same numbers.
-    return x.code.function("divided", _divided, x, y, inlined=False)
+    both = lambda *xy: [of(*xy) for of in parts]  # noqa: E731
+    return x.code.function("divided", both, x, y, inlined=False)[part]
 
 
-def _divided(x: Value, y: Value) -> list[Value]:
-    (safe, by_zero, overflow), sign = _safe_divisor(x, y), "us"[x.kind == "i"]
-    quotient, rest = (x.code.op(f"{sign}{name}", x, safe) for name in ("div", "rem"))
-    quotient = by_zero.where(x.like(~x.dtype.type(0)), quotient)
-    rest = by_zero.where(x, rest)
-    if overflow is None:
-        return [quotient, rest]
-    return [overflow.where(x, quotient), overflow.where(0, rest)]
+def _quotient(x: Value, y: Value) -> Value:
+    safe, by_zero, overflow = _safe_divisor(x, y)
+    result = x.code.op("sdiv" if x.kind == "i" else "udiv", x, safe)
+    result = by_zero.where(x.like(~x.dtype.type(0)), result)
+    return overflow.where(x, result) if overflow is not None else result
+
+
+def _remainder(x: Value, y: Value) -> Value:
+    safe, by_zero, overflow = _safe_divisor(x, y)
+    result = x.code.op("srem" if x.kind == "i" else "urem", x, safe)
+    result = by_zero.where(x, result)
+    return overflow.where(0, result) if overflow is not None else result
 
 
 def _safe_divisor(x: Value, y: Value) -> tuple[Value, Value, Value | None]:
