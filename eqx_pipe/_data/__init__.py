@@ -6,6 +6,5 @@ read them, transforms them, and places the batch by `placement`. `combine` makes
 of other sources.
 """
 
-from .loader import Cursor as Cursor
-from .loader import Loader as Loader
-from .source import ArraySource as ArraySource
+from .loader import Cursor, Loader
+from .source import ArraySource

@@ -1,54 +1,51 @@
 """Jaxprs: code to read, compare and run them, and the table of JAX's primitives."""
 
-from .evaluate import Bodies as Bodies
-from .evaluate import Body as Body
-from .evaluate import evaluate as evaluate
-from .evaluate import remade as remade
-from .fingerprint import UNSURE as UNSURE
-from .fingerprint import Fingerprint as Fingerprint
-from .fingerprint import array_text as array_text
-from .fingerprint import digest as digest
-from .fingerprint import fingerprint_of as fingerprint_of
-from .fingerprint import key_of as key_of
-from .fingerprint import text_of as text_of
-from .jaxpr import Equation as Equation
-from .jaxpr import as_function as as_function
-from .jaxpr import by_jaxpr as by_jaxpr
-from .jaxpr import draws_together as draws_together
-from .jaxpr import effects as effects
-from .jaxpr import equations as equations
-from .jaxpr import has_refs as has_refs
-from .jaxpr import hoist as hoist
-from .jaxpr import interpret as interpret
-from .jaxpr import is_jaxpr as is_jaxpr
-from .jaxpr import is_literal as is_literal
-from .jaxpr import live_bytes as live_bytes
-from .jaxpr import on_values as on_values
-from .jaxpr import open_jaxpr as open_jaxpr
-from .jaxpr import rebind as rebind
-from .jaxpr import refs_of as refs_of
-from .jaxpr import sub_jaxprs as sub_jaxprs
-from .jaxpr import trace as trace
-from .jaxpr import used_inputs as used_inputs
-from .jaxpr import within as within
-from .jaxpr import written as written
-from .literals import Literals as Literals
-from .literals import arguments_of as arguments_of
-from .literals import filled_in as filled_in
-from .literals import literals_of as literals_of
-from .literals import settled as settled
-from .split import Split as Split
-from .split import split_of as split_of
-from .steps import alone as alone
-from .steps import counted as counted
-from .table import TABLE as TABLE
-from .table import Entry as Entry
-from .table import Flow as Flow
-from .table import bodies as bodies
-from .table import depends_on as depends_on
-from .table import entry as entry
-from .table import is_elementwise as is_elementwise
-from .table import kind as kind
-from .table import may_loop_or_call_back as may_loop_or_call_back
-from .table import register as register
-from .table import scan_counts as scan_counts
+from .evaluate import Bodies, Body, evaluate, remade
+from .fingerprint import (
+    UNSURE,
+    Fingerprint,
+    array_text,
+    digest,
+    fingerprint_of,
+    key_of,
+    text_of,
+)
+from .jaxpr import (
+    Equation,
+    as_function,
+    by_jaxpr,
+    draws_together,
+    effects,
+    equations,
+    has_refs,
+    hoist,
+    interpret,
+    is_jaxpr,
+    is_literal,
+    live_bytes,
+    on_values,
+    open_jaxpr,
+    rebind,
+    refs_of,
+    sub_jaxprs,
+    trace,
+    used_inputs,
+    within,
+    written,
+)
+from .literals import Literals, arguments_of, filled_in, literals_of, settled
+from .split import Split, split_of
+from .steps import alone, counted
+from .table import (
+    TABLE,
+    Entry,
+    Flow,
+    bodies,
+    depends_on,
+    entry,
+    is_elementwise,
+    kind,
+    may_loop_or_call_back,
+    register,
+    scan_counts,
+)

@@ -7,11 +7,6 @@ the instructions, `ffi` has XLA call them, and `call` is the primitive. Beside i
 `failures` turns errors into numbers, and `interrupts` stops kernels.
 """
 
-from .call import has_kernels as has_kernels
-from .call import kernel as kernel
-from .call import kernel_p as kernel_p
-from .ffi import machine_text as machine_text
-from .interrupts import STOPPED as STOPPED
-from .interrupts import share as share
-from .interrupts import stopping_at as stopping_at
-from .interrupts import watched as watched
+from .call import has_kernels, kernel, kernel_p
+from .ffi import machine_text
+from .interrupts import STOPPED, share, stopping_at, watched

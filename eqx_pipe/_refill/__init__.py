@@ -1,4 +1,3 @@
 """`refill`: a loop whose finished lanes take the next point under `vmap`."""
 
-from .refill import refill as refill
-from .refill import refill_p as refill_p
+from .refill import refill, refill_p

@@ -1,37 +1,31 @@
 """Interrupts, pace, failures and programs, which sweeps and trainings share."""
 
-from .call import call as call
-from .call import explain as explain
-from .call import fn_name as fn_name
-from .call import key_parameter as key_parameter
-from .call import needs_key as needs_key
-from .call import needs_value as needs_value
-from .failures import Stopped as Stopped
-from .failures import TooLarge as TooLarge
-from .failures import as_nonfinite as as_nonfinite
-from .failures import check_finite as check_finite
-from .failures import differs as differs
-from .failures import does_not_fit as does_not_fit
-from .failures import error_text as error_text
-from .failures import failed_point as failed_point
-from .failures import is_stopped as is_stopped
-from .failures import nothing as nothing
-from .failures import noting as noting
-from .failures import quiet as quiet
-from .failures import search as search
-from .failures import stoppable as stoppable
-from .interrupt import CTRL_C as CTRL_C
-from .interrupt import ENDING as ENDING
-from .interrupt import Interrupt as Interrupt
-from .pace import Pace as Pace
-from .pace import Watch as Watch
-from .pace import clock as clock
-from .pace import save_pause as save_pause
-from .programs import CONTROLS as CONTROLS
-from .programs import REDUCERS as REDUCERS
-from .programs import SMALL_BYTES as SMALL_BYTES
-from .programs import TRACES as TRACES
-from .programs import compiled as compiled
-from .programs import copies_of as copies_of
-from .programs import no_mesh as no_mesh
-from .programs import put as put
+from .call import call, explain, fn_name, key_parameter, needs_key, needs_value
+from .failures import (
+    Stopped,
+    TooLarge,
+    as_nonfinite,
+    check_finite,
+    differs,
+    does_not_fit,
+    error_text,
+    failed_point,
+    is_stopped,
+    nothing,
+    noting,
+    quiet,
+    search,
+    stoppable,
+)
+from .interrupt import CTRL_C, ENDING, Interrupt
+from .pace import Pace, Watch, clock, save_pause
+from .programs import (
+    CONTROLS,
+    REDUCERS,
+    SMALL_BYTES,
+    TRACES,
+    compiled,
+    copies_of,
+    no_mesh,
+    put,
+)

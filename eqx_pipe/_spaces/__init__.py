@@ -1,44 +1,48 @@
 """Spaces: sequences of points, each computed from its index."""
 
-from .axis import LONGEST as LONGEST
-from .axis import MAX_LENGTH as MAX_LENGTH
-from .axis import Axis as Axis
-from .axis import Geomspace as Geomspace
-from .axis import Linspace as Linspace
-from .axis import LoadedValues as LoadedValues
-from .axis import LogUniform as LogUniform
-from .axis import Mapped as Mapped
-from .axis import Random as Random
-from .axis import Seeds as Seeds
-from .axis import Static as Static
-from .axis import Uniform as Uniform
-from .axis import Values as Values
-from .axis import is_axis as is_axis
-from .axis import take as take
-from .space import POINT as POINT
-from .space import Cube as Cube
-from .space import Geometry as Geometry
-from .space import Indices as Indices
-from .space import Space as Space
-from .space import SpaceLike as SpaceLike
-from .space import advance as advance
-from .space import as_index as as_index
-from .space import as_space as as_space
-from .space import at_least_one as at_least_one
-from .space import axis_name as axis_name
-from .space import axis_structs as axis_structs
-from .space import by_cell as by_cell
-from .space import cells_of as cells_of
-from .space import digits_of as digits_of
-from .space import entry_names as entry_names
-from .space import flat_columns as flat_columns
-from .space import indices as indices
-from .space import is_several as is_several
-from .space import joined as joined
-from .space import point_key as point_key
-from .space import raw_shape as raw_shape
-from .space import settings_of as settings_of
-from .space import sobol as sobol
-from .space import static_column as static_column
-from .space import unregistered as unregistered
-from .space import with_replicates as with_replicates
+from .axis import (
+    LONGEST,
+    MAX_LENGTH,
+    Axis,
+    Geomspace,
+    Linspace,
+    LoadedValues,
+    LogUniform,
+    Mapped,
+    Random,
+    Seeds,
+    Static,
+    Uniform,
+    Values,
+    is_axis,
+    take,
+)
+from .space import (
+    POINT,
+    Cube,
+    Geometry,
+    Indices,
+    Space,
+    SpaceLike,
+    advance,
+    as_index,
+    as_space,
+    at_least_one,
+    axis_name,
+    axis_structs,
+    by_cell,
+    cells_of,
+    digits_of,
+    entry_names,
+    flat_columns,
+    indices,
+    is_several,
+    joined,
+    point_key,
+    raw_shape,
+    settings_of,
+    sobol,
+    static_column,
+    unregistered,
+    with_replicates,
+)

@@ -1,35 +1,39 @@
 """Stages: the base class, and how stages are called, edited and shown."""
 
-from .composite import Composite as Composite
-from .describe import summary as summary
-from .error_path import locate as locate
-from .select import NamedLeaf as NamedLeaf
-from .select import check_matched as check_matched
-from .select import check_patterns as check_patterns
-from .select import chooser as chooser
-from .select import chosen_whole as chosen_whole
-from .select import each_path as each_path
-from .select import matches as matches
-from .select import named_leaves as named_leaves
-from .select import parts_of as parts_of
-from .select import paths_below as paths_below
-from .select import stage_at as stage_at
-from .select import stage_paths as stage_paths
-from .stage import Lift as Lift
-from .stage import Passes as Passes
-from .stage import Record as Record
-from .stage import Scope as Scope
-from .stage import Stage as Stage
-from .stage import as_module as as_module
-from .stage import as_stage as as_stage
-from .stage import call as call
-from .stage import call_layer as call_layer
-from .stage import check_state as check_state
-from .stage import copy_state as copy_state
-from .stage import identity as identity
-from .stage import is_composite as is_composite
-from .stage import is_state_index as is_state_index
-from .stage import is_stateful as is_stateful
-from .stage import own_state as own_state
-from .stage import wants_key as wants_key
-from .stage import why_not as why_not
+from .composite import Composite
+from .describe import summary
+from .error_path import locate
+from .select import (
+    NamedLeaf,
+    check_matched,
+    check_patterns,
+    chooser,
+    chosen_whole,
+    each_path,
+    matches,
+    named_leaves,
+    parts_of,
+    paths_below,
+    stage_at,
+    stage_paths,
+)
+from .stage import (
+    Lift,
+    Passes,
+    Record,
+    Scope,
+    Stage,
+    as_module,
+    as_stage,
+    call,
+    call_layer,
+    check_state,
+    copy_state,
+    identity,
+    is_composite,
+    is_state_index,
+    is_stateful,
+    own_state,
+    wants_key,
+    why_not,
+)

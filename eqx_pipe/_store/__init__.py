@@ -1,58 +1,48 @@
 """Labelled chunks of values in a folder or bucket, in Zarr's format, without sweeps."""
 
-from .commit import commit_chunk as commit_chunk
-from .create import check_vacant as check_vacant
-from .create import create_store as create_store
-from .create import exists as exists
-from .create import lay_out as lay_out
-from .create import locked as locked
-from .create import restore as restore
-from .create import settle as settle
-from .disk import LONGEST as LONGEST
-from .disk import PARTS as PARTS
-from .disk import Folder as Folder
-from .disk import Taken as Taken
-from .disk import Undecodable as Undecodable
-from .disk import check_zarr as check_zarr
-from .disk import disk_errors as disk_errors
-from .disk import is_name as is_name
-from .fill import Filling as Filling
-from .fill import check_current as check_current
-from .follow import Follower as Follower
-from .format import FORMAT as FORMAT
-from .format import MALFORMED as MALFORMED
-from .format import StoreLayout as StoreLayout
-from .format import Variable as Variable
-from .format import checksum as checksum
-from .format import coordinate_digest as coordinate_digest
-from .format import raw_of as raw_of
-from .format import well_formed as well_formed
-from .lazy import StoredArray as StoredArray
-from .objects import Files as Files
-from .objects import Objects as Objects
-from .objects import StoreLike as StoreLike
-from .objects import as_files as as_files
-from .partition import FAILED as FAILED
-from .partition import MISSING as MISSING
-from .partition import NO_GAPS as NO_GAPS
-from .partition import OK as OK
-from .partition import Chunks as Chunks
-from .partition import Gaps as Gaps
-from .partition import choose_chunks as choose_chunks
-from .partition import count_in as count_in
-from .partition import first_in as first_in
-from .partition import gaps_of as gaps_of
-from .partition import joined_gaps as joined_gaps
-from .partition import merged as merged
-from .partition import picked_gaps as picked_gaps
-from .partition import points_in as points_in
-from .partition import ranges_of as ranges_of
-from .partition import statuses_in as statuses_in
-from .relayout import Growth as Growth
-from .relayout import Origin as Origin
-from .relayout import grow_store as grow_store
-from .relayout import in_place as in_place
-from .relayout import statuses_of as statuses_of
-from .store import Account as Account
-from .store import Store as Store
-from .store import open_store as open_store
+from .commit import commit_chunk
+from .create import check_vacant, create_store, exists, lay_out, locked, restore, settle
+from .disk import (
+    LONGEST,
+    PARTS,
+    Folder,
+    Taken,
+    Undecodable,
+    check_zarr,
+    disk_errors,
+    is_name,
+)
+from .fill import Filling, check_current
+from .follow import Follower
+from .format import (
+    FORMAT,
+    MALFORMED,
+    StoreLayout,
+    Variable,
+    checksum,
+    coordinate_digest,
+    raw_of,
+    well_formed,
+)
+from .lazy import StoredArray
+from .objects import Files, Objects, StoreLike, as_files
+from .partition import (
+    FAILED,
+    MISSING,
+    NO_GAPS,
+    OK,
+    Chunks,
+    Gaps,
+    choose_chunks,
+    count_in,
+    first_in,
+    gaps_of,
+    joined_gaps,
+    merged,
+    picked_gaps,
+    points_in,
+    ranges_of,
+    statuses_in,
+)
+from .relayout import Growth, Origin, grow_store, in_place, statuses_of
+from .store import Account, Store, open_store
