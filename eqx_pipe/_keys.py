@@ -2,9 +2,8 @@
 
 Keys are applied elsewhere. In a pipeline, `Scope.child` (`_stage/stage.py`) folds the
 key of a child, `call` beside it passes it to a layer, and `Lift` to a function. A sweep
-folds the key of a point from its positions (`_spaces/space.py`), and passes it to
-the function (`_run/call.py`). A loader folds keys of records and batches
-(`_data/loader.py`).
+derives the key of a point (`point_key`) in its program, and passes it to the function
+(`_run/call.py`). A loader folds keys of records and batches (`_data/loader.py`).
 """
 
 import functools as ft
@@ -34,6 +33,21 @@ def fold(key: Key | None, segment: Segment | Integer[Array, ""]) -> Key | None:
     if isinstance(segment, str):
         return jr.fold_in(key, _number(segment))
     return jr.fold_in(key, segment)
+
+
+def point_key(
+    key: Key | None, digits: Iterable[int | Integer[Array, ""]]
+) -> Key | None:
+    """Return the key of the point of a space with these positions on its dims.
+
+    There is at least one, since a space has at least one axis.
+    """
+    if key is None:
+        return None
+    # A position has fewer than 32 bits, and `fold_in` uses 32 bits of a number.
+    for digit in digits:
+        key = jr.fold_in(key, digit)
+    return key
 
 
 def _number(name: str) -> np.uint32:

@@ -38,7 +38,6 @@ from .space import (
     indices,
     is_several,
     joined,
-    point_key,
     raw_shape,
     settings_of,
     sobol,

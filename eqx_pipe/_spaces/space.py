@@ -38,7 +38,6 @@ from typing import (
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
@@ -60,6 +59,7 @@ from .._keys import (
     check_mapped_key,
     check_names_draw_apart,
     fold,
+    point_key,
     seed_of,
 )
 from .._tree import (
@@ -316,20 +316,6 @@ def indices(function: str, index: Any, size: int, lengths: Sequence[int]) -> np.
 def is_several(index: object) -> TypeGuard[Indices]:
     """Return whether an index is a list or a mask rather than a single index."""
     return isinstance(index, list) or getattr(index, "ndim", 0) > 0
-
-
-def point_key(key: Key | None, digits: Sequence[Digit]) -> Key | None:
-    """Return the key of the point with these digits.
-
-    All callers use this definition. There is at least one digit, since a space has at
-    least one axis.
-    """
-    if key is None:
-        return None
-    # A digit has fewer than 32 bits, and `fold_in` uses 32 bits of a number.
-    for digit in digits:
-        key = jr.fold_in(key, digit)
-    return key
 
 
 POINT = "point"

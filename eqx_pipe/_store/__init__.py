@@ -24,6 +24,7 @@ from .format import (
     raw_of,
     well_formed,
 )
+from .growth import Growth, Origin, grow_store, in_place, statuses_of
 from .lazy import StoredArray
 from .objects import Files, Objects, StoreLike, as_files
 from .partition import (
@@ -44,5 +45,4 @@ from .partition import (
     ranges_of,
     statuses_in,
 )
-from .relayout import Growth, Origin, grow_store, in_place, statuses_of
 from .store import Account, Store, open_store

@@ -58,9 +58,9 @@ from .._store import (
 from .._tree import key_kind, leaves_with_names
 from .._types import PyTree
 from .flight_files import Flights, in_flight
-from .growth import GrownPlan, growth_in, key_digits_text, plan_in
 from .identity import as_texts, identity_of, reducing_identity
 from .plan import Outcome, Plan, Todo
+from .stored_plan import GrownPlan, growth_in, key_digits_text, plan_in
 from .target import open_to_workers
 from .work.blocks import Blocks
 from .work.buffer import Chunk, Errors, Rows, clear, joined

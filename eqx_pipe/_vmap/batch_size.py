@@ -11,6 +11,9 @@ models and survey, on two cores of a CPU with jaxlib 0.10.2 and 0.12.0: times re
 to the best size. The rule took 1.17 times as long, 2.7 times at worst (geometric mean
 over 34 rows, each a model and a version of jaxlib, on which the numbers were chosen;
 loops whose lanes wait then had 256 points).
+
+A sweep asks for it in `_sweep/work/prepare.py`, unless its store has recorded a size,
+and `Points.fitted` beside it makes the size smaller if the memory is too small.
 """
 
 import dataclasses

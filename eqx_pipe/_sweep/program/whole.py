@@ -17,7 +17,8 @@ import numpy as np
 from jaxtyping import Array, UInt32
 
 from ..._jaxprs import evaluate
-from ..._spaces import advance, point_key, take
+from ..._keys import point_key
+from ..._spaces import advance, take
 from ..._tree import as_data
 from ..._vmap import batch_of, filled, flat_mesh, over_devices
 from .layout import (

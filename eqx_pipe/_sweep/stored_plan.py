@@ -2,7 +2,8 @@
 
 A store grows if the space contains its points, which are recognised by their
 coordinates, dim by dim. They must be bitwise identical: numbers as xarray shows them,
-Python values by the digests in the record. `_store/relayout.py` moves the files.
+Python values by the digests in the record. `grow_store` (`_store/growth.py`) moves the
+files.
 """
 
 import base64

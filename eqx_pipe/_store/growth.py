@@ -1,6 +1,6 @@
 """The growth of a store: from the chunks of a grid to those of a larger one.
 
-Old points are recognised in `_sweep/growth.py`. Here their values stay in their
+Old points are recognised in `_sweep/stored_plan.py`. Here their values stay in their
 files if the grid only appends, or are copied. See `fill.py` for the rules.
 """
 
