@@ -887,7 +887,9 @@ def _from_host(
         while ahead:
             results = ahead.popleft().result()
             ahead.extend(it.islice(left, 1))
-            for result in results:
+            results.reverse()
+            while results:  # and drop each with its batch
+                result = results.pop()
                 if isinstance(result, Exception):
                     raise result
                 yield host_batch(loader, cursor, *result)

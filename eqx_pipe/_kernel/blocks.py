@@ -195,7 +195,8 @@ class _Writer:
 
     def _mark_loop(self, loop: Loop) -> None:
         self._mark(loop.test.steps)
-        if self.can_fail and not loop.ends:  # without its value it may go on for ever
+        # A lane that has failed leaves every `while`: its value may never end one.
+        if self.can_fail and not loop.ends:
             self.varying.add(loop.test.outputs[0])
         waits = loop.test.outputs[0] in self.varying
         carries = zip(loop.init, loop.carry, loop.body.outputs, strict=True)

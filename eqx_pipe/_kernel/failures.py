@@ -1,8 +1,8 @@
 """`equinox.error_if` in a kernel: the number of the first error of each lane.
 
 JAX raises by calling Python in a branch. A kernel cannot call Python: a lane that fails
-notes the number of its error and ends its loops. After the kernel, the error of one of
-the lanes is raised in the usual way.
+notes the number of its error and ends its `while` loops. After the kernel, the error of
+one of the lanes is raised in the usual way.
 """
 
 from collections.abc import Callable

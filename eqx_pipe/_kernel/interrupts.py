@@ -202,8 +202,13 @@ def _outwait() -> None:
 
 def _listen() -> None:
     global _handled, _changed, _unready
+    owed = False
     while True:
-        if not _waits(_LOOK if _shared.stop else None):
+        if (
+            owed
+        ):  # the main thread calls it when it runs Python again; its queue is short
+            owed = bool(ctypes.pythonapi.Py_AddPendingCall(_handle, None))
+        if not _waits(_LOOK if _shared.stop or owed else None):
             _release()
             continue
         with _lock:  # nobody sees that they are read, and not what follows
@@ -219,9 +224,7 @@ def _listen() -> None:
         if stops:
             with contextlib.suppress(RuntimeError):  # JAX has no CPUs
                 _unready = jax.live_arrays("cpu")
-            # The main thread calls it when it runs Python again. Its queue is short.
-            while ctypes.pythonapi.Py_AddPendingCall(_handle, None):
-                time.sleep(_LOOK)
+            owed = True
 
 
 @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)

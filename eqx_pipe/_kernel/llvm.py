@@ -226,9 +226,10 @@ class Code:
         if self._bytes > _MOST_BYTES:
             raise value_error(
                 "kernel",
-                f"the loops and scans of `fn` keep more than {_MOST_BYTES} bytes for a "
-                "block of points, and the stack of a thread is small.",
-                "Use shorter scans or smaller carries, or sweep `fn` itself.",
+                f"the loops, scans and branches of `fn` keep more than {_MOST_BYTES} "
+                "bytes for a block of points, and the stack of a thread is small.",
+                "Use smaller carries, fewer inputs or shorter scans, or sweep `fn` "
+                "itself.",
             )
         name, kind = f"%{self.name('m')}", self.type(dtype, lanes)
         # Aligned as the type asks: loads assume that, of long vectors 512 bytes.

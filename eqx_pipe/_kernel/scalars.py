@@ -2,8 +2,8 @@
 
 An array is a NumPy array of `Scalar`s, so reshaping, slicing and joining arrays leave
 no trace in the program. It consists of elementwise `Operation`s, `Loop`s, `Choice`s,
-and `Table`s, the arrays of a `scan`. What does not depend on the point and is not in a
-loop is computed by JAX, once, and becomes an operand.
+`Fail`s, and `Table`s, the arrays of a `scan`. What does not depend on the point and is
+not in a loop is computed by JAX, once, and becomes an operand.
 """
 
 import math
@@ -334,7 +334,7 @@ class Writer:
         """Write an `error_if`, whose branch `which` raises, and return its values."""
         number = self.raisers.setdefault(function_of(call), len(self.raisers) + 1)
         if number == SITES:
-            raise self.refuse(f"is the error number {SITES}, and {SITES - 1} fit")
+            raise self.refuse(f"is `error_if` number {SITES}, and {SITES - 1} fit")
         branches, atom = eqn.params["branches"], call.invars[0]
         known = open_jaxpr(branches[which])[0].invars
         message = _literal(atom) if is_literal(atom) else inputs[1 + known.index(atom)]

@@ -174,9 +174,9 @@ class SweepResult:
     def status(self) -> Int8[np.ndarray, " points"]:
         """The status of each point: 0 not computed yet, 1 has a value, 2 failed.
 
-        `status`, `ok` and `missing` create an array of one byte for each point; the
-        result itself keeps only ranges of points. `repr(result)` counts the points of
-        each status without an array.
+        `status`, `ok` and `missing` create arrays of one byte for each point at each
+        access; the result itself keeps only ranges of points. `repr(result)` counts the
+        points of each status without an array.
         """
         return statuses_in(self._gaps, len(self))
 

@@ -320,6 +320,10 @@ class _Reading(abc.ABC):
         """Raise if a function of Python may read anything; by default it may."""
         return None
 
+    def is_wrapper(self, x: Any) -> bool:
+        """Return whether `x` counts by its identity, and by those of its rules."""
+        return False
+
     def in_order(self, items: list[Any], at: _At) -> list[Any]:
         return items
 
@@ -347,12 +351,23 @@ class _Reading(abc.ABC):
         self.add(x.__self__, (at, "self"))
 
     def _jitted(self, x: Any, at: _At) -> None:
-        self.fixed(x, at)
-        if is_library_wrapper(x):
-            self.check_reader(x, at)
+        if self.is_wrapper(x):
+            self._wrapper(x, at)
             return
+        self.fixed(x, at)
         self.add(x.__wrapped__, at)  # it has none if it was unpickled: an error
         self._pairs({k: v for k, v in vars(x).items() if k not in _OF_JIT}, at)
+
+    def _wrapper(self, x: Any, at: _At) -> None:
+        """Add a wrapped function of a package, whose rules users may set."""
+        self.fixed(x, at)
+        self.check_reader(x, at)
+        for name, value in _attributes(x).items():
+            if isinstance(value, types.FunctionType):
+                is_fixed = is_fixed_file(value.__code__.co_filename)
+                (self.fixed if is_fixed else self.add)(value, (at, name))
+            elif value is not x and "__wrapped__" in _attributes(value):
+                self._wrapper(value, (at, name))
 
     def _parts(self, x: Any, at: _At) -> None:
         self.plain(type(x).__name__, (at, "key"))
@@ -387,9 +402,8 @@ class _Reading(abc.ABC):
         base = about.base
         if base is None:
             raise Unsure(x, at)
-        if base is object and not about.of_users and is_library_wrapper(x):
-            self.fixed(x, at)
-            self.check_reader(x, at)
+        if base is object and not about.of_users and self.is_wrapper(x):
+            self._wrapper(x, at)
             return
         # JAX may hold functions that flatten it, which are no attributes of its class.
         if about.of_users and base is object and not jtu.all_leaves([x]):
@@ -529,6 +543,9 @@ class _Memory(_Reading):
             raise Unsure(x, at)
         if x.__name__ in _BY_TEXT:
             self._by_text = x, at
+
+    def is_wrapper(self, x: Any) -> bool:
+        return is_library_wrapper(x)
 
     def plain(self, x: Any, at: _At) -> None:
         kind = type(x)

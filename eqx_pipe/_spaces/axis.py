@@ -619,6 +619,7 @@ def warn_if_alike(function: str, numbers: Any, dtype: Any) -> None:
     if not narrower or not 1 < numbers.size <= _MOST:
         return
     # Not `np.unique`, which takes much of the time of a short axis.
+    numbers = numbers[~np.isnan(numbers)]
     tables = numbers, numbers.astype(dtype)
     different, left = (len({*table.ravel().tolist()}) for table in tables)
     if 100 * (different - left) > different:

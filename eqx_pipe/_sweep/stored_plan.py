@@ -157,7 +157,9 @@ def _moved(store: Store, now: Mapping[str, Any], request: Request) -> str:
     was = store.record
     if was["space"] != now["space"]:
         return ""
-    for name, (dims, values, _) in _coordinates(request).items():
+    # A whole reduction has no dims, and may have more points than fit into memory.
+    coordinates = {} if "reduce" in now else _coordinates(request)
+    for name, (dims, values, _) in coordinates.items():
         if dims[0] not in request.space.dims or name not in was["coordinates"]:
             continue
         values = values.astype(object) if values.dtype.kind == "U" else values

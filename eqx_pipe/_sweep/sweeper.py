@@ -83,6 +83,7 @@ class Sweeper:
         place = schema(arrays, request.whole, request.key)
         guard = guard_of(None, request.whole, arrays)
         if guard is None:
+            self._last = None, None, None
             return plan_of(request).at(request)
         traced = self._plans.setdefault(place, [])
         plan = next((plan for was, plan in traced if was == guard), None)
@@ -94,8 +95,9 @@ class Sweeper:
         if base is plan and was == Same(*arrays):
             return last.with_request(request)
         last = plan.at(request)
-        if all(isinstance(x, jax.Array) for x in arrays if can_be_traced(x)):
-            self._last = plan, Same(*arrays), last
+        # An array of NumPy may change in place.
+        fixed = all(isinstance(x, jax.Array) for x in arrays if can_be_traced(x))
+        self._last = (plan, Same(*arrays), last) if fixed else (None, None, None)
         return last
 
 

@@ -176,6 +176,15 @@ def test_what_is_in_the_store(tmp_path):
         ep.SweepResult.load(path)
 
 
+def test_an_axis_may_be_called_as_the_coordinate_of_a_store(tmp_path):
+    space = {"first_point": ep.Linspace(0.0, 1.0, 8)}
+    for _ in range(2):
+        mean = ep.sweep(
+            lambda p: p["first_point"], space, reduce=ep.reduce.Mean(), store=tmp_path
+        )
+        assert mean.values == 0.5
+
+
 def test_a_store_of_another_reduction_is_refused(tmp_path):
     asked = {**ASKED, "reduce": ep.reduce.Histogram([0, 2, 9], by="x")}
     path = tmp_path / "histogram.zarr"

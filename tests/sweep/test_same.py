@@ -942,6 +942,17 @@ def test_a_jitted_function_is_read_though_jax_keeps_its_trace():
     assert np.array_equal(ep.sweep(fn, LINE).values, 3 * before)
 
 
+def test_another_derivative_of_a_function_of_jax_is_seen():
+    relu, rule = jax.nn.relu, jax.nn.relu.jvp
+    fn = lambda p: jax.grad(relu)(p)  # noqa: E731
+    assert np.array_equal(ep.sweep(fn, LINE).values, [1, 1, 1])
+    try:
+        relu.defjvps(lambda tangent, out, x: 7 * tangent)
+        assert np.array_equal(ep.sweep(fn, LINE).values, [7, 7, 7])
+    finally:
+        relu.defjvp(rule)
+
+
 def test_jax_itself_keeps_the_trace_of_a_ufunc():
     box = [1.0]
     scaled = jnp.frompyfunc(lambda x, y: x * box[0] + y, 2, 1)
