@@ -1,7 +1,7 @@
 """The identity of a sweep in the record of its store.
 
-A store belongs to one space, key, function and set of reducers. `mismatch.py` compares
-the identities of two calls.
+A store belongs to one space, key, function and set of reducers. The identities of two
+calls are compared in `stored_plan.py`.
 """
 
 import json
