@@ -1,4 +1,4 @@
-"""Whether a store that exists takes a call: it resumes, grows, or says what differs.
+"""The answer of a store to a call: it resumes, grows, or says what differs.
 
 A store grows if the space contains its points, which are recognised by their
 coordinates, dim by dim. They must be bitwise identical: numbers as xarray shows them,
