@@ -36,7 +36,7 @@ class Pace:
     """The number of steps, or of batches, of the next device call of a program.
 
     An estimate of the duration of a step may be far off (a convolution, linear
-    algebra), so the first call has one step, and a call at most 8 times as many as the
+    algebra), so the first call has one step, and a call at most 64 times as many as the
     last one.
     """
 
@@ -47,16 +47,16 @@ class Pace:
         """Record the duration of a call; the next one should take `wanted` seconds."""
         if steps:
             within = int(steps * wanted / max(seconds, 1e-6))
-            self.steps = max(1, min(within, 8 * self.steps, 2**30))
+            self.steps = max(1, min(within, 64 * self.steps, 2**30))
 
 
 class Watch:
     """The answers that computing code needs between two device calls.
 
-    It computes no further after `stopping()` is true. If it is `paced`, it returns to
-    the host several times a second, and after half a minute it hands over the rows that
-    are finished, or what is in flight if chunks are only handed over as a `whole`. By
-    default it computes everything in as few calls as possible.
+    It computes no further after `stopping()` is true. A call takes about a second, or a
+    quarter of it if a bar is shown. If it `hands_over`, it does so after half a minute:
+    the rows that are finished, or what is in flight if chunks are only handed over as a
+    `whole`.
     """
 
     def __init__(
@@ -69,10 +69,9 @@ class Watch:
     ):
         self.stopping, self.hands_over, self.whole = stopping, hands_over, whole
         self.bar = Progress(False, 0) if bar is None else bar
-        self.paced = hands_over or self.bar.is_shown
-        """True if a call returns to the host before all batches are computed."""
-        self.call_seconds = _CALL_SECONDS if self.paced else _SILENT_SECONDS
-        """The wanted duration of a device call that may end inside of a batch."""
+        often = hands_over or self.bar.is_shown
+        self.call_seconds = _CALL_SECONDS if often else _SILENT_SECONDS
+        """The wanted duration of a device call."""
         self._handed_over: float | None = None
         self._failed = 0
         self._save_seconds = 0.0

@@ -43,6 +43,7 @@ class Twice:
 def usual(monkeypatch):
     # It comes back to the host after each batch, however fast these are.
     monkeypatch.setattr("eqx_pipe._run.pace._CALL_SECONDS", 0.0)
+    monkeypatch.setattr("eqx_pipe._run.pace._SILENT_SECONDS", 0.0)
     # The children of a shell's background job ignore Ctrl-C.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -75,6 +76,7 @@ def check(result, full=FULL):
     ("asked", "some"),
     [
         ({}, 6),
+        ({"progress": False}, 6),
         ({"space": STATIC}, 6),
         ({"order_by": -FULL}, 56),
         ({"order_by": -FULL, "mesh": None}, 1),
@@ -88,9 +90,7 @@ def test_what_is_finished_comes_with_it(asked, some):
 
 def test_a_sweeper():
     sweeper = ep.sweeper(pressed, SPACE, batch_size=1, mesh=one_device())
-    # Without a bar all is one call: what is in flight is finished.
-    result = interrupted(sweeper, space=SPACE)
-    assert np.array_equal(result.values, FULL) and result.missing is None
+    check(interrupted(sweeper, space=SPACE))
 
 
 def test_it_can_be_saved_and_joined(tmp_path):

@@ -122,10 +122,10 @@ class PointRows(Work):
                 if watch.stopping():
                     return
                 across = runner.layout.batch_size * len(points.devices)
-                # A call takes as much as its outputs may, or about as long as the watch
-                # wants it to. A split program ends by steps, so it gets all batches.
+                # A call takes about as long as the watch wants it to, so that Ctrl-C is
+                # found. A split program ends by steps, so it gets all batches.
                 batches = runner.layout.capacity
-                if runner.split is None and (watch.paced or runner.may_stop):
+                if runner.split is None:
                     batches = min(batches, runner.pace.steps)
                 now = min(count - done, across * batches)
                 call = args, selected, buffer.values
