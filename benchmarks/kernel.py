@@ -6,10 +6,14 @@ run in processes of their own for each of XLA's instruction sets (AVX2, or all t
 processor has), since that is an option of a process; a kernel always uses all. Compare
 it with the better of both. C is compiled by gcc, if it is there, with `-O3
 -march=native`, and also with `-ffast-math`.
+
+With `--devices 2` it compares the kernels on one device with those on all instead, by
+the clock on the wall.
 """
 
 import contextlib
 import ctypes
+import functools
 import os
 import subprocess
 import sys
@@ -223,7 +227,23 @@ def ways(fn, columns, known_cost):
     return found
 
 
+def on_devices(fn, columns):
+    """Return a kernel on one device and on all, as calls."""
+    space = {"p": ep.Values(columns)}
+    one = jax.sharding.Mesh(jax.devices()[:1], "device")
+    made = {"one device": one, "all devices": None}
+    for name, mesh in made.items():
+        sweeper = ep.sweeper(ep.kernel(lambda point: fn(point["p"])), space, mesh=mesh)
+        made[name] = functools.partial(sweeper, space)
+    return made
+
+
 def main(run, *, points=16_384, instructions="both"):
+    if jax.device_count() > 1:
+        for case, fn, columns, _ in cases(points):
+            if run.chosen([case]) and not isinstance(columns, dict):
+                run.compare(case, on_devices(fn, columns), to="all devices")
+        return
     if instructions == "both":
         _in_processes(run, points)
         return

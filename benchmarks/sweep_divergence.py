@@ -37,28 +37,35 @@ def van_der_pol(mu, y):
     return jnp.stack([y[1], mu * (1 - y[0] ** 2) * y[1] - y[0]])
 
 
-def by_diffrax():
+def solved(field, end, first_step, start, args, rtol=1e-4):
+    """Return the state at the end, by diffrax with adaptive steps."""
     import diffrax
 
+    return diffrax.diffeqsolve(
+        diffrax.ODETerm(field),
+        diffrax.Tsit5(),
+        0.0,
+        end,
+        first_step,
+        start,
+        args,
+        stepsize_controller=diffrax.PIDController(rtol=rtol, atol=1e-6),
+        max_steps=100_000,
+        throw=False,
+    ).ys[0]
+
+
+def by_diffrax():
+    def field(t, y, mu):
+        return van_der_pol(mu, y)
+
     def fn(p):
-        return diffrax.diffeqsolve(
-            diffrax.ODETerm(lambda t, y, mu: van_der_pol(mu, y)),
-            diffrax.Tsit5(),
-            0.0,
-            10.0,
-            None,
-            jnp.stack([p["x"], p["x"]]),
-            p["mu"],
-            stepsize_controller=diffrax.PIDController(rtol=1e-4, atol=1e-6),
-            max_steps=100_000,
-            throw=False,
-        ).ys[0]
+        return solved(field, 10.0, None, jnp.stack([p["x"], p["x"]]), p["mu"])
 
     return fn
 
 
 def neural_ode():
-    import diffrax
     import equinox as eqx
 
     mlp = eqx.nn.MLP(2, 2, 32, 2, jnp.tanh, key=jax.random.key(0))
@@ -67,26 +74,14 @@ def neural_ode():
         return scale * mlp(y) + jnp.stack([y[1], -scale * y[0]])
 
     def fn(p):
-        return diffrax.diffeqsolve(
-            diffrax.ODETerm(field),
-            diffrax.Tsit5(),
-            0.0,
-            4.0,
-            0.05,
-            jnp.array([1.0, 0.0]),
-            p["scale"],
-            stepsize_controller=diffrax.PIDController(rtol=1e-5, atol=1e-6),
-            max_steps=100_000,
-            throw=False,
-        ).ys[0]
+        start = jnp.array([1.0, 0.0])
+        return solved(field, 4.0, 0.05, start, p["scale"], rtol=1e-5)
 
     return fn
 
 
 def lindblad():
     """Return the photons in a driven cavity that loses some."""
-    import diffrax
-
     size = 6
     lower = jnp.diag(jnp.sqrt(jnp.arange(1.0, size)), 1) + 0j
     number, drive = lower.T @ lower, lower + lower.T
@@ -100,18 +95,8 @@ def lindblad():
         return jnp.stack([change.real, change.imag])
 
     def fn(p):
-        end = diffrax.diffeqsolve(
-            diffrax.ODETerm(field),
-            diffrax.Tsit5(),
-            0.0,
-            2.0,
-            0.05,
-            jnp.zeros((2, size, size)).at[0, 0, 0].set(1.0),
-            p["scale"],
-            stepsize_controller=diffrax.PIDController(rtol=1e-4, atol=1e-6),
-            max_steps=100_000,
-            throw=False,
-        ).ys[0]
+        start = jnp.zeros((2, size, size)).at[0, 0, 0].set(1.0)
+        end = solved(field, 2.0, 0.05, start, p["scale"])
         return jnp.trace(end[0] @ number.real)
 
     return fn

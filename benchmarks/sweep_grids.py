@@ -1,4 +1,4 @@
-"""What does the order of a grid's dims cost, and do `order_by` and `kernel` help?
+"""How much longer does a grid take with its costly dim last, and what helps?
 
 Lanes of a batch are neighbours along the last dim. The steps of a point vary along the
 first dim, or along both (`escape`); each grid is swept as it is and with its dims

@@ -204,9 +204,8 @@ def _listen() -> None:
     global _handled, _changed, _unready
     owed = False
     while True:
-        if (
-            owed
-        ):  # the main thread calls it when it runs Python again; its queue is short
+        if owed:
+            # The main thread calls it when it runs Python again. Its queue is short.
             owed = bool(ctypes.pythonapi.Py_AddPendingCall(_handle, None))
         if not _waits(_LOOK if _shared.stop or owed else None):
             _release()

@@ -20,7 +20,7 @@ import numpy as np
 from .._errors import optional, value_error
 
 _MOST_BYTES = 256 * 1024
-"""What a kernel may keep on the stack: half of what some threads of macOS have."""
+"""The bytes that a kernel may keep on the stack; macOS gives some threads 512 KiB."""
 
 MOST_LINES = 7000
 """LLVM takes about 1 s for so many lines, and cannot be interrupted."""
@@ -446,9 +446,12 @@ def divided(x: Value, y: Value, part: int) -> Value:
     is_constant = not y.text.startswith("%")  # by which LLVM multiplies instead
     if is_constant or not (x.lanes or y.lanes):
         return parts[part](x, y)
+
     # Processors divide lane by lane, by so many instructions that LLVM would take
     # minutes for 500 divisions in one function. It merges calls for the same numbers.
-    both = lambda *xy: [of(*xy) for of in parts]  # noqa: E731
+    def both(x: Value, y: Value) -> list[Value]:
+        return [of(x, y) for of in parts]
+
     return x.code.function("divided", both, x, y, inlined=False)[part]
 
 

@@ -566,7 +566,7 @@ def bind_dtype(annotation: Any, binding: Binding, dtype: DTypeLike) -> None:
 
 
 def _choices(annotation: Any) -> list[str]:
-    x64 = jax.config.jax_enable_x64  # type: ignore
+    x64 = jax.config.jax_enable_x64
     wide = _WIDE if x64 or _is_numpy(annotation.array_type) else ()
     # Rare dtypes are used only if no common dtype is allowed, and keys only if nothing
     # else is. NumPy always has 64-bit dtypes; JAX has them only with `jax_enable_x64`.

@@ -165,7 +165,9 @@ def test_batches_have_the_same_keys_and_gradients(settings):
     xs = jnp.arange(15.0).reshape(5, 3)
 
     def of(pipe):
-        loss = lambda pipe: jnp.sum(pipe(xs, key=jr.key(1)) ** 2)  # noqa: E731
+        def loss(pipe):
+            return jnp.sum(pipe(xs, key=jr.key(1)) ** 2)
+
         return eqx.filter_jit(eqx.filter_value_and_grad(loss))(pipe)
 
     value, grad = of(ep.batched(stage, **settings))

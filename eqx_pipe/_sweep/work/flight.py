@@ -82,7 +82,7 @@ class Flight(NamedTuple):
     text: str = ""
     groups: Sequence[np.ndarray] = ()
     buffers: Sequence[Sequence[np.ndarray]] = ()
-    entries: Mapping[str, Any] = {}  # noqa: RUF012
+    entries: Mapping[str, Any] = {}
     rows: Int64[np.ndarray, " asked"] | None = None
     costs: str = ""
 

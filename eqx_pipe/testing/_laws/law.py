@@ -850,7 +850,7 @@ def held(stage: object) -> dict[str, Any]:
     """Return a comparable token, by name, for each value that a stage holds."""
     stage = stage.fn if isinstance(stage, Lift) else stage
     # Each program depends on the configuration.
-    config = {f"jax.config.{k}": repr(v) for k, v in jax.config.values.items()}  # type: ignore
+    config = {f"jax.config.{k}": repr(v) for k, v in jax.config.values.items()}
     return {**named_parts(stage), **config}
 
 
